@@ -15,13 +15,18 @@ enum class Kind {
 
 struct Options {
   bool quiet = false;   // say nothing
-  bool strict = false;  // a Finding ends the process (SIGABRT after the sentence)
+  bool strict = false;  // a Finding ends the process (SIGABRT after the sentence, said even when quiet)
 };
 
 void configure(Options options);
 
 // One sentence or two, with the numbers, no newline at the end. Printed on stderr as one line.
 // With fmt: say(Kind::Failure, fmt::format("…", …)).
+// A flood of one kind is cut to a few each second, and then "… and K more". Safe in a signal handler and
+// after fork().
 void say(Kind kind, std::string_view sentence);
+
+// Says how many sentences a flood still holds back. Happens by itself at exit.
+void finish();
 
 }  // namespace qpair::softnic::explain

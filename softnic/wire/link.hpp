@@ -1,7 +1,8 @@
 #pragma once
 // A link carries RoCEv2 packets (base transport header … invariant CRC, i.e. the UDP payload) between NICs.
 // Links are wrapped by links (fault injector, capture) without either knowing; the NIC sees one Link.
-// All calls come from the engine thread. Nothing throws; sending never fails (a network may lose what it likes).
+// All calls come from the engine thread. Nothing throws; sending never fails (a network may lose what it
+// likes).
 
 #include <array>
 #include <chrono>
@@ -45,15 +46,16 @@ class Link {
   // This side's address; frames are sent from it.
   virtual Endpoint local() const = 0;
 
-  // Room for one packet of exactly `size` bytes to `destination`; the caller fills it whole, then calls commit().
-  // At most one reservation is open. May flush earlier packets to make room.
+  // Room for one packet of exactly `size` bytes to `destination`; the caller fills it whole, then calls
+  // commit(). At most one reservation is open. May flush earlier packets to make room.
   virtual std::span<std::byte> reserve(const Endpoint& destination, std::size_t size) = 0;
   virtual void commit() = 0;
 
   // Hands everything committed to the network.
   virtual void flush() = 0;
 
-  // Delivers up to `limit` received packets, returns how many. Packets sent from inside `receiver` are allowed.
+  // Delivers up to `limit` received packets, returns how many. Packets sent from inside `receiver` are
+  // allowed.
   virtual std::size_t poll(const Receiver& receiver, std::size_t limit, TimePoint now) = 0;
 
   // True when poll() would deliver something without the descriptor becoming readable (loopback queue).

@@ -1,6 +1,6 @@
 #pragma once
-// The link of one emulated NIC, as its options ask for: loopback in memory for packets to itself, RoCEv2 over UDP for
-// everybody else, and around both the capture and the fault injector where they are wanted.
+// The link of one emulated NIC, as its options ask for: loopback in memory for packets to itself, RoCEv2 over
+// UDP for everybody else, and around both the capture and the fault injector where they are wanted.
 
 #include <memory>
 #include <string>

@@ -1,0 +1,450 @@
+#include "softnic/wire/udp_link.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+
+#include "softnic/explain/explain.hpp"
+
+namespace qpair::softnic::wire {
+namespace {
+
+using explain::Kind;
+
+constexpr std::chrono::microseconds kRetryAfter{50};
+constexpr unsigned kAddressAttempts = 64;
+
+template <typename T>
+bool set_option(int fd, int level, int name, const T& value) {
+  return ::setsockopt(fd, level, name, &value, sizeof(value)) == 0;
+}
+
+// Beyond what an unprivileged process may have, where this one may.
+void ask_for_buffer(int fd, int forced_name, int name, std::size_t bytes) {
+  const int value = static_cast<int>(bytes);
+  if (!set_option(fd, SOL_SOCKET, forced_name, value)) {
+    set_option(fd, SOL_SOCKET, name, value);
+  }
+}
+
+// Out of the way of programs that close or replace low descriptors.
+int move_up(int fd) {
+  constexpr int kHighDescriptor = 900;
+  const int high = ::fcntl(fd, F_DUPFD_CLOEXEC, kHighDescriptor);
+  if (high < 0) {
+    return fd;
+  }
+  ::close(fd);
+  return high;
+}
+
+// A bound socket, or the errno.
+tl::expected<int, int> bound_socket(const LocalAddress& local) {
+  sockaddr_storage address{};
+  const socklen_t length = to_sockaddr(local.endpoint, local.scope_id, address);
+  int fd = ::socket(address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) {
+    return tl::unexpected(errno);
+  }
+  if (address.ss_family == AF_INET6) {
+    set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  }
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    const int error = errno;
+    ::close(fd);
+    return tl::unexpected(error);
+  }
+  return move_up(fd);
+}
+
+std::string cannot_bind(const Endpoint& endpoint, int error) {
+  if (error == EADDRINUSE) {
+    return fmt::format(
+        "UDP port {} of {} is in use: another emulated NIC has this address (each process needs its own), or "
+        "another "
+        "program or the kernel's rdma_rxe has the port on every address",
+        endpoint.port, to_string(endpoint));
+  }
+  return fmt::format("cannot use {} port {} for the emulated NIC: {}", to_string(endpoint), endpoint.port,
+                     std::strerror(error));
+}
+
+std::uint64_t mix(std::uint64_t value) {  // splitmix64's finalizer
+  value += 0x9e3779b97f4a7c15;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+  return value ^ (value >> 31);
+}
+
+LocalAddress default_address(std::uint64_t number) {
+  LocalAddress local;
+  local.endpoint.address = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 71};
+  local.endpoint.address[14] = static_cast<std::uint8_t>(number >> 8);
+  local.endpoint.address[15] = static_cast<std::uint8_t>(1 + number % 254);
+  local.endpoint.port = kRoceUdpPort;
+  local.interface = "lo";
+  return local;
+}
+
+}  // namespace
+
+tl::expected<std::unique_ptr<UdpLink>, std::string> UdpLink::open(const UdpOptions& options) {
+  const auto fd = bound_socket(options.local);
+  if (!fd) {
+    return tl::unexpected(cannot_bind(options.local.endpoint, fd.error()));
+  }
+  std::unique_ptr<UdpLink> link(new UdpLink(*fd, options));
+  if (link->send_arena_.size() == 0 || link->receive_arena_.size() == 0) {
+    return tl::unexpected(std::string("there is no memory for the emulated NIC's packet buffers"));
+  }
+  return link;
+}
+
+tl::expected<std::unique_ptr<UdpLink>, std::string> UdpLink::open_anywhere(std::uint64_t hint,
+                                                                           UdpOptions options) {
+  for (unsigned attempt = 0; attempt < kAddressAttempts; ++attempt) {
+    options.local = default_address(mix(hint + attempt * std::uint64_t{0x10000}));
+    const auto fd = bound_socket(options.local);
+    if (fd) {
+      ::close(*fd);
+      auto link = open(options);
+      if (link || attempt + 1 == kAddressAttempts) {
+        return link;
+      }
+    } else if (fd.error() != EADDRINUSE) {
+      return tl::unexpected(cannot_bind(options.local.endpoint, fd.error()));
+    }
+  }
+  return tl::unexpected(
+      fmt::format("UDP port {} is in use on each of {} addresses of 127.71.0.0/16 that were tried: another "
+                  "program or the kernel's "
+                  "rdma_rxe probably has it on every address",
+                  kRoceUdpPort, kAddressAttempts));
+}
+
+UdpLink::UdpLink(int fd, const UdpOptions& options)
+    : fd_(fd),
+      local_(options.local.endpoint),
+      scope_id_(options.local.scope_id),
+      send_arena_(kSendArena),
+      receive_arena_(kReceiveBatch * kReceiveSlot) {
+  runs_.reserve(kMaxRuns);
+  ask_for_buffer(fd_, SO_RCVBUFFORCE, SO_RCVBUF, options.socket_buffer);
+  ask_for_buffer(fd_, SO_SNDBUFFORCE, SO_SNDBUF, options.socket_buffer);
+  int granted = 0;
+  socklen_t length = sizeof(granted);
+  if (::getsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &granted, &length) == 0) {
+    receive_buffer_ = static_cast<std::size_t>(granted);
+  }
+  if (local_.is_ipv4()) {
+    set_option(fd_, IPPROTO_IP, IP_MTU_DISCOVER, static_cast<int>(IP_PMTUDISC_DO));
+  } else {
+    set_option(fd_, IPPROTO_IPV6, IPV6_MTU_DISCOVER, static_cast<int>(IPV6_PMTUDISC_DO));
+  }
+  if (options.offload) {
+    set_option(fd_, SOL_UDP, UDP_GRO, 1);
+    // Asks whether the kernel knows the option; 0 leaves the choice to each message.
+    segment_offload_ = set_option(fd_, SOL_UDP, UDP_SEGMENT, 0);
+  }
+  for (unsigned i = 0; i < kReceiveBatch; ++i) {
+    receive_.vectors[i] = {receive_arena_.data() + i * kReceiveSlot, kReceiveSlot};
+    msghdr& header = receive_.messages[i].msg_hdr;
+    header.msg_name = &receive_.sources[i];
+    header.msg_iov = &receive_.vectors[i];
+    header.msg_iovlen = 1;
+    header.msg_control = receive_.controls[i].bytes.data();
+  }
+}
+
+UdpLink::~UdpLink() {
+  if (fd_ >= 0) {
+    ::close(fd_);
+  }
+}
+
+// ---- Sending
+// ---------------------------------------------------------------------------------------------------
+
+std::uint16_t UdpLink::destination_index(const Endpoint& destination) {
+  if (!runs_.empty() && destinations_[runs_.back().destination].endpoint == destination) {
+    return runs_.back().destination;
+  }
+  for (std::size_t i = 0; i < destination_count_; ++i) {
+    if (destinations_[i].endpoint == destination) {
+      return static_cast<std::uint16_t>(i);
+    }
+  }
+  if (destination_count_ == destinations_.size()) {  // start anew; nothing may point to the old ones
+    flush();
+    drop_pending();
+    destination_count_ = 0;
+  }
+  Destination& added = destinations_[destination_count_];
+  added.endpoint = destination;
+  added.length = to_sockaddr(destination, scope_id_, added.address);
+  added.on_this_host = is_loopback(destination) || find_local(destination).has_value();
+  return static_cast<std::uint16_t>(destination_count_++);
+}
+
+bool UdpLink::extends_last_run(std::uint16_t destination, std::size_t size) const {
+  if (runs_.empty()) {
+    return false;
+  }
+  const Run& run = runs_.back();
+  const bool all_equal = run.length == std::size_t{run.segment} * run.count;
+  return run.destination == destination && all_equal && size <= run.segment && run.count < kMaxSegments &&
+         run.length + size <= kMaxDatagram;
+}
+
+std::span<std::byte> UdpLink::reserve(const Endpoint& destination, std::size_t size) {
+  assert(size <= kMaxDatagram);
+  constexpr std::size_t kRunAlignment = 64;
+  std::uint16_t index = destination_index(destination);
+  if (arena_used_ + kRunAlignment + size > kSendArena || runs_.size() == kMaxRuns) {
+    flush();
+    drop_pending();
+  }
+  if (!extends_last_run(index, size)) {
+    arena_used_ = (arena_used_ + kRunAlignment - 1) & ~(kRunAlignment - 1);
+  }
+  reserved_.offset = static_cast<std::uint32_t>(arena_used_);
+  reserved_.length = reserved_.segment = static_cast<std::uint32_t>(size);
+  reserved_.count = 1;
+  reserved_.destination = index;
+  return send_arena_.bytes().subspan(arena_used_, size);
+}
+
+void UdpLink::commit() {
+  if (reserved_.count == 0 || reserved_.length == 0) {
+    return;
+  }
+  if (extends_last_run(reserved_.destination, reserved_.length)) {
+    runs_.back().length += reserved_.length;
+    ++runs_.back().count;
+  } else {
+    runs_.push_back(reserved_);
+  }
+  arena_used_ += reserved_.length;
+  reserved_.count = 0;
+}
+
+// Fills send_ with messages from the first packet that has not left.
+unsigned UdpLink::prepare() {
+  unsigned count = 0;
+  std::size_t skip = first_packet_;
+  for (std::size_t i = first_run_; i < runs_.size() && count < kSendBatch; ++i, skip = 0) {
+    const Run& run = runs_[i];
+    Destination& to = destinations_[run.destination];
+    const bool together = offloads(run);
+    for (std::size_t packet = skip; packet < run.count && count < kSendBatch;) {
+      const std::size_t taken = together ? run.count - packet : 1;
+      const std::size_t begin = packet * run.segment;
+      const std::size_t end = std::min<std::size_t>((packet + taken) * run.segment, run.length);
+      send_.vectors[count] = {send_arena_.data() + run.offset + begin, end - begin};
+      send_.packets[count] = static_cast<std::uint16_t>(taken);
+      msghdr& header = send_.messages[count].msg_hdr;
+      header = {};
+      header.msg_name = &to.address;
+      header.msg_namelen = to.length;
+      header.msg_iov = &send_.vectors[count];
+      header.msg_iovlen = 1;
+      if (taken > 1) {
+        header.msg_control = send_.controls[count].bytes.data();
+        header.msg_controllen = CMSG_SPACE(sizeof(std::uint16_t));
+        cmsghdr* control = CMSG_FIRSTHDR(&header);
+        control->cmsg_level = SOL_UDP;
+        control->cmsg_type = UDP_SEGMENT;
+        control->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
+        const auto segment = static_cast<std::uint16_t>(run.segment);
+        std::memcpy(CMSG_DATA(control), &segment, sizeof(segment));
+      }
+      ++count;
+      packet += taken;
+    }
+  }
+  return count;
+}
+
+// The first messages of send_ are gone: sent or given up.
+void UdpLink::consume(unsigned messages) {
+  for (unsigned i = 0; i < messages; ++i) {
+    first_packet_ += send_.packets[i];
+    if (first_packet_ >= runs_[first_run_].count) {
+      first_packet_ = 0;
+      ++first_run_;
+    }
+  }
+}
+
+void UdpLink::flush() {
+  retry_at_.reset();
+  while (first_run_ < runs_.size() && fd_ >= 0) {
+    const unsigned count = prepare();
+    const int sent = ::sendmmsg(fd_, send_.messages.data(), count, MSG_DONTWAIT | MSG_NOSIGNAL);
+    ++counters_.send_calls;
+    if (sent > 0) {
+      for (int i = 0; i < sent; ++i) {
+        counters_.sent_packets += send_.packets[static_cast<std::size_t>(i)];
+      }
+      counters_.sent_messages += static_cast<unsigned>(sent);
+      consume(static_cast<unsigned>(sent));
+    } else if (!overcome(errno)) {
+      return;
+    }
+  }
+  runs_.clear();
+  first_run_ = first_packet_ = arena_used_ = 0;
+}
+
+// The first message of send_ was refused. False: nothing to be done now, it stays where it is.
+bool UdpLink::overcome(int error) {
+  switch (error) {
+    case EINTR:
+      return true;
+    case EAGAIN:
+    case ENOBUFS:
+    case ENOMEM:
+      retry_at_ = std::chrono::steady_clock::now() + kRetryAfter;
+      return false;
+    case EBADF:
+    case ENOTSOCK:
+      turn_off(error);
+      return true;
+    default:
+      break;
+  }
+  if (send_.packets[0] > 1) {  // whatever it is, segmentation offload is the first suspect
+    segment_offload_ = false;
+    explain::say(Kind::Notice,
+                 fmt::format("the kernel refuses UDP segmentation offload ({}); packets are sent one by one",
+                             std::strerror(error)));
+    return true;
+  }
+  refuse(error);
+  counters_.dropped_unreachable += send_.packets[0];
+  consume(1);
+  return true;
+}
+
+void UdpLink::refuse(int error) {
+  const auto index = static_cast<std::size_t>(error);
+  if (index >= reported_.size() || reported_[index]) {
+    return;
+  }
+  reported_[index] = true;
+  const Destination& to = destinations_[runs_[first_run_].destination];
+  if (error == EMSGSIZE) {
+    explain::say(Kind::Notice,
+                 fmt::format("a packet of {} bytes to {} is longer than the network lets through; choose a "
+                             "smaller path MTU (qpair run --mtu, QPAIR_NIC_MTU)",
+                             send_.vectors[0].iov_len, to_string(to.endpoint)));
+  } else if (is_loopback(local_) && !to.on_this_host) {
+    explain::say(
+        Kind::Notice,
+        fmt::format("packets to {} cannot leave this machine, since the emulated NIC's address is {}; "
+                    "choose another (qpair run --address or --interface)",
+                    to_string(to.endpoint), to_string(local_)));
+  } else {
+    explain::say(Kind::Notice, fmt::format("packets from {} to {} are lost: {}", to_string(local_),
+                                           to_string(to.endpoint), std::strerror(error)));
+  }
+}
+
+// Gives up what flush() left.
+void UdpLink::drop_pending() {
+  for (; first_run_ < runs_.size(); ++first_run_, first_packet_ = 0) {
+    counters_.dropped_full += runs_[first_run_].count - first_packet_;
+  }
+  runs_.clear();
+  first_run_ = first_packet_ = arena_used_ = 0;
+  retry_at_.reset();
+}
+
+// ---- Receiving
+// -------------------------------------------------------------------------------------------------
+
+bool UdpLink::receive() {
+  for (unsigned i = 0; i < kReceiveBatch; ++i) {
+    receive_.messages[i].msg_hdr.msg_namelen = sizeof(sockaddr_storage);
+    receive_.messages[i].msg_hdr.msg_controllen = sizeof(Control);
+  }
+  const int count = ::recvmmsg(fd_, receive_.messages.data(), kReceiveBatch, MSG_DONTWAIT, nullptr);
+  ++counters_.receive_calls;
+  receive_.next = receive_.filled = 0;
+  receive_.drained = count < static_cast<int>(kReceiveBatch);
+  if (count <= 0) {
+    if (count < 0 && (errno == EBADF || errno == ENOTSOCK)) {
+      turn_off(errno);
+    }
+    return false;
+  }
+  counters_.received_messages += static_cast<unsigned>(count);
+  receive_.filled = static_cast<unsigned>(count);
+  start_message();
+  return true;
+}
+
+void UdpLink::start_message() {
+  const mmsghdr& message = receive_.messages[receive_.next];
+  receive_.offset = 0;
+  receive_.segment = message.msg_len;
+  receive_.source = from_sockaddr(receive_.sources[receive_.next]);
+  const msghdr& header = message.msg_hdr;
+  if (header.msg_controllen < sizeof(cmsghdr)) {
+    return;
+  }
+  const cmsghdr* control = CMSG_FIRSTHDR(&header);
+  if (control != nullptr && control->cmsg_level == SOL_UDP && control->cmsg_type == UDP_GRO) {
+    int segment = 0;
+    std::memcpy(&segment, CMSG_DATA(control), sizeof(segment));
+    if (segment > 0) {
+      receive_.segment = static_cast<std::size_t>(segment);
+    }
+  }
+}
+
+std::size_t UdpLink::poll(const Receiver& receiver, std::size_t limit, TimePoint now) {
+  if (retry_at_ && now >= *retry_at_) {
+    flush();
+  }
+  std::size_t delivered = 0;
+  while (delivered < limit && fd_ >= 0) {
+    if (receive_.next == receive_.filled) {
+      // A batch that was not full emptied the socket; asking again would cost a system call to learn nothing.
+      if ((delivered > 0 && receive_.drained) || !receive()) {
+        break;
+      }
+    }
+    const std::size_t length = receive_.messages[receive_.next].msg_len;
+    while (receive_.offset < length && delivered < limit) {
+      const std::size_t size = std::min(receive_.segment, length - receive_.offset);
+      const Frame frame{receive_.source, local_,
+                        receive_arena_.bytes().subspan(receive_.next * kReceiveSlot + receive_.offset, size)};
+      receive_.offset += size;
+      ++delivered;
+      receiver(frame);
+    }
+    if (receive_.offset >= length && ++receive_.next < receive_.filled) {
+      start_message();
+    }
+  }
+  counters_.received_packets += delivered;
+  return delivered;
+}
+
+void UdpLink::turn_off(int error) {
+  explain::say(Kind::Notice,
+               fmt::format("the emulated NIC lost its socket ({}): the program closed or replaced a "
+                           "descriptor that was not its own; nothing is sent or received any more",
+                           std::strerror(error)));
+  fd_ = -1;  // not ours to close
+}
+
+}  // namespace qpair::softnic::wire
