@@ -1,0 +1,205 @@
+#include "softnic/driver/scratch_directory.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace qpair::softnic::driver {
+namespace {
+
+constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
+// Programs expect low numbers for their own descriptors, and shells dup2() over them.
+constexpr int kLowestLockDescriptor = 500;
+
+// Removal works without memory of its own and with little stack: it also runs where a signal handler calls
+// _exit().
+class Entries {
+ public:
+  // Calls visit(name) until it returns false. Nothing of this object may be used inside but the name.
+  template <typename Visit>
+  void each(int directory, const Visit& visit) {
+    lseek(directory, 0, SEEK_SET);
+    for (;;) {
+      const long bytes = syscall(SYS_getdents64, directory, buffer_.data(), buffer_.size());
+      if (bytes <= 0) return;
+      for (long at = 0; at < bytes;) {
+        // struct linux_dirent64 (getdents(2)): u64 inode, s64 offset, u16 length of the record, u8 type,
+        // name.
+        const char* record = buffer_.data() + at;
+        std::uint16_t length = 0;
+        std::memcpy(&length, record + 16, sizeof length);
+        const char* name = record + 19;
+        at += length;
+        if (std::strcmp(name, ".") != 0 && std::strcmp(name, "..") != 0 && !visit(name)) return;
+      }
+    }
+  }
+
+ private:
+  alignas(8) std::array<char, 2048> buffer_;
+};
+
+// Symbolic links are removed, never followed.
+void empty_directory(int directory, Entries& entries) {
+  // What lies below shares the buffer, so the listing starts again after each subdirectory, which is empty
+  // then.
+  bool again = true;
+  for (int rounds = 0; again && rounds < 10'000; ++rounds) {
+    again = false;
+    entries.each(directory, [&](const char* name) {
+      if (unlinkat(directory, name, 0) == 0 || unlinkat(directory, name, AT_REMOVEDIR) == 0) return true;
+      const int below = openat(directory, name, kDirectory);
+      if (below < 0) return true;
+      empty_directory(below, entries);
+      close(below);
+      again = true;
+      return false;
+    });
+  }
+}
+
+void remove_directory(int parent, const char* name) {
+  const int directory = openat(parent, name, kDirectory);
+  if (directory < 0) return;
+  Entries entries;
+  empty_directory(directory, entries);
+  close(directory);
+  unlinkat(parent, name, AT_REMOVEDIR);
+}
+
+bool owned_by_us(int descriptor) {
+  struct stat status {};
+  return fstat(descriptor, &status) == 0 && status.st_uid == geteuid() && (status.st_mode & 077U) == 0;
+}
+
+// Nobody holds a lock on it: whoever made it has died.
+bool abandoned(int parent, const char* name) {
+  const int descriptor = openat(parent, name, kDirectory);
+  if (descriptor < 0) return false;
+  const bool dead = owned_by_us(descriptor) && flock(descriptor, LOCK_EX | LOCK_NB) == 0;
+  close(descriptor);
+  return dead;
+}
+
+void sweep(const std::string& parent) {
+  const int directory = open(parent.c_str(), kDirectory);
+  if (directory < 0) return;
+  Entries entries;
+  entries.each(directory, [&](const char* name) {
+    if (abandoned(directory, name)) remove_directory(directory, name);
+    return true;
+  });
+  close(directory);
+}
+
+// The user's directory, usable by nobody else. Somebody may have taken the name in /tmp: then it is not used.
+bool make_parent(const std::string& parent) {
+  if (mkdir(parent.c_str(), 0700) != 0 && errno != EEXIST) return false;
+  const int descriptor = open(parent.c_str(), kDirectory);
+  if (descriptor < 0) return false;
+  const bool usable = owned_by_us(descriptor);
+  close(descriptor);
+  return usable;
+}
+
+int move_up(int descriptor) {
+  const int high = fcntl(descriptor, F_DUPFD_CLOEXEC, kLowestLockDescriptor);
+  if (high < 0) return descriptor;
+  close(descriptor);
+  return high;
+}
+
+// Locks the directory that was just made, unless another process's sweep() came first.
+int lock_new_directory(const std::string& path) {
+  const int descriptor = open(path.c_str(), kDirectory);
+  if (descriptor < 0) return -1;
+  struct stat at_path {};
+  struct stat opened {};
+  if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 && fstat(descriptor, &opened) == 0 &&
+      stat(path.c_str(), &at_path) == 0 && opened.st_ino == at_path.st_ino) {
+    return move_up(descriptor);
+  }
+  close(descriptor);
+  return -1;
+}
+
+}  // namespace
+
+tl::expected<ScratchDirectory, std::string> ScratchDirectory::create() {
+  std::string tried;
+  std::string reason;
+  const std::array<const char*, 4> bases = {std::getenv("XDG_RUNTIME_DIR"), "/dev/shm", std::getenv("TMPDIR"),
+                                            "/tmp"};
+  for (const char* base : bases) {
+    if (base == nullptr || base[0] != '/') continue;
+    auto made = create_in(base);
+    if (made) return made;
+    tried += tried.empty() ? base : fmt::format(", {}", base);
+    reason = made.error();
+  }
+  return tl::unexpected(fmt::format("no private directory could be made in any of {}: {}", tried, reason));
+}
+
+tl::expected<ScratchDirectory, std::string> ScratchDirectory::create_in(const std::string& base) {
+  std::array<char, PATH_MAX> resolved{};
+  if (realpath(base.c_str(), resolved.data()) == nullptr) {
+    return tl::unexpected(fmt::format("{}: {}", base, std::strerror(errno)));
+  }
+  const std::string parent = fmt::format("{}/qpair-{}", resolved.data(), geteuid());
+  // The last process of the user removes the parent and sweeps remove what is not locked yet: both may come
+  // between two of our steps, but not many times in a row.
+  int error = 0;
+  for (int attempt = 0; attempt < 16; ++attempt) {
+    if (!make_parent(parent)) {
+      error = errno != 0 ? errno : EPERM;
+      continue;
+    }
+    sweep(parent);
+    std::string path = fmt::format("{}/{}-XXXXXX", parent, getpid());
+    if (mkdtemp(path.data()) == nullptr) {
+      error = errno;
+      continue;
+    }
+    const int lock = lock_new_directory(path);
+    if (lock >= 0) return ScratchDirectory(std::move(path), lock);
+    error = EAGAIN;
+  }
+  return tl::unexpected(fmt::format("{}: {}", parent, std::strerror(error)));
+}
+
+ScratchDirectory::ScratchDirectory(ScratchDirectory&& other) noexcept
+    : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}
+
+ScratchDirectory::~ScratchDirectory() {
+  remove();
+}
+
+void ScratchDirectory::remove() {
+  if (lock_ < 0) return;
+  remove_directory(AT_FDCWD, path_.c_str());
+  std::array<char, PATH_MAX> parent{};
+  const std::size_t length = path_.rfind('/');
+  if (length < parent.size()) {
+    std::memcpy(parent.data(), path_.data(), length);
+    rmdir(parent.data());
+  }
+  forget();
+}
+
+void ScratchDirectory::forget() {
+  if (lock_ >= 0) close(lock_);
+  lock_ = -1;
+}
+
+}  // namespace qpair::softnic::driver

@@ -1,0 +1,68 @@
+#pragma once
+// What the emulated kernel shows of the device in /sys and /dev: real files and links below a scratch
+// directory, laid out as in a real sysfs, so that relative links and relative opens come out right without
+// anybody's help.
+//
+//   sys/class/infiniband/mlx5_0            -> ../../devices/pci7171:00/7171:00:00.0/infiniband/mlx5_0
+//   sys/class/infiniband_verbs/uverbs0     -> ../../devices/pci7171:00/7171:00:00.0/infiniband_verbs/uverbs0
+//   sys/devices/pci7171:00/7171:00:00.0/   the PCI device
+//   sys/bus/pci/…  sys/dev/char/231:192    links
+//   dev/infiniband/uverbs0                 a placeholder: hooks/ makes it look like the character device that
+//   it is for
+//
+// Formats: kernel, drivers/infiniband/core/sysfs.c, core/uverbs_main.c, hw/mlx5/main.c,
+// drivers/pci/pci-sysfs.c.
+
+#include <infiniband/verbs.h>
+#include <sys/types.h>
+
+#include <string>
+#include <tl/expected.hpp>
+#include <vector>
+
+#include "softnic/driver/scratch_directory.hpp"
+#include "softnic/nic/nic.hpp"
+
+namespace qpair::softnic::driver {
+
+// The device number of uverbs0 (kernel, core/uverbs_main.c: IB_UVERBS_MAJOR, IB_UVERBS_BASE_MINOR).
+inline constexpr unsigned kDeviceMajor = 231;
+inline constexpr unsigned kDeviceMinor = 192;
+// A PCI domain that no machine's firmware hands out, so that the emulated device shadows no real one.
+inline constexpr const char* kPciRoot = "pci7171:00";
+inline constexpr const char* kPciAddress = "7171:00:00.0";
+
+struct SysfsFacts {
+  nic::DeviceIdentity identity;
+  std::vector<nic::GidEntry> gids;
+  ibv_port_attr port;
+
+  static SysfsFacts of(const nic::Nic& nic);
+};
+
+// A file that is told by what it is, not by its name.
+struct FileIdentity {
+  dev_t device = 0;
+  ino_t inode = 0;
+  bool operator==(const FileIdentity&) const = default;
+};
+
+class SysfsTree {
+ public:
+  // Writes the tree into a directory that exists. The error is a sentence.
+  static tl::expected<SysfsTree, std::string> write(const SysfsFacts& facts, const std::string& directory);
+
+  const std::string& root() const { return root_; }
+  // The placeholder of the device node.
+  FileIdentity node() const { return node_; }
+  // Attributes that open but whose read() is EINVAL: type and net device of GID table entries that hold no
+  // GID. libibverbs tells "no GID" from "broken" by that errno (cmd_device.c, query_sysfs_gid_type).
+  FileIdentity invalid_attribute() const { return invalid_attribute_; }
+
+ private:
+  std::string root_;
+  FileIdentity node_;
+  FileIdentity invalid_attribute_;
+};
+
+}  // namespace qpair::softnic::driver

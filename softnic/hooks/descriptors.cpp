@@ -1,0 +1,217 @@
+// Calls on open descriptors: those of the device and of its event files go to the driver.
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <linux/netlink.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdarg>
+#include <cstdlib>
+#include <memory>
+
+#include "softnic/driver/file.hpp"
+#include "softnic/hooks/hook.hpp"
+
+namespace qpair::softnic::hooks {
+namespace {
+
+using driver::File;
+using driver::FileTable;
+
+constinit Next<int(int, unsigned long, ...)> next_ioctl("ioctl");
+constinit Next<ssize_t(int, const void*, size_t)> next_write("write");
+constinit Next<ssize_t(int, const iovec*, int)> next_writev("writev");
+constinit Next<ssize_t(int, void*, size_t)> next_read("read");
+constinit Next<ssize_t(int, const iovec*, int)> next_readv("readv");
+constinit Next<void*(void*, size_t, int, int, int, off_t)> next_mmap("mmap");
+constinit Next<int(int, int, ...)> next_fcntl("fcntl");
+constinit Next<int(int)> next_dup("dup");
+constinit Next<int(int, int)> next_dup2("dup2");
+constinit Next<int(int, int, int)> next_dup3("dup3");
+constinit Next<int(int)> next_close("close");
+constinit Next<int(int, int, int)> next_socket("socket");
+
+int close_range_by_system_call(unsigned first, unsigned last, int flags) {
+  return static_cast<int>(syscall(SYS_close_range, first, last, flags));
+}
+void close_from_by_system_call(int first) {
+  syscall(SYS_close_range, first < 0 ? 0 : first, ~0U, 0);
+}
+constinit Next<int(unsigned, unsigned, int)> next_close_range("close_range", close_range_by_system_call);
+constinit Next<void(int)> next_closefrom("closefrom", close_from_by_system_call);
+
+std::shared_ptr<File> ours(int fd) {
+  return FileTable::in_use() ? FileTable::instance().find(fd) : nullptr;
+}
+
+// The kernel handles these before it asks the file (fs/ioctl.c, do_vfs_ioctl).
+bool about_descriptor(unsigned long request) {
+  return request == FIOCLEX || request == FIONCLEX || request == FIONBIO || request == FIOASYNC;
+}
+
+template <typename Transfer>
+ssize_t for_each(const iovec* vectors, int count, const Transfer& transfer) {
+  ssize_t total = 0;
+  for (int i = 0; i < count; ++i) {
+    const ssize_t moved = transfer(vectors[i].iov_base, vectors[i].iov_len);
+    if (moved < 0) return total > 0 ? total : moved;
+    total += moved;
+    if (static_cast<std::size_t>(moved) < vectors[i].iov_len) break;
+  }
+  return total;
+}
+
+// `to` is about to be closed by the kernel in favour of `from`.
+void release_target(int from, int to) {
+  if (FileTable::in_use() && from != to && (*next_fcntl)(from, F_GETFD) >= 0)
+    FileTable::instance().remove(to);
+}
+
+int duplicated(int from, int to) {
+  if (to >= 0 && FileTable::in_use()) FileTable::instance().duplicate(from, to);
+  return to;
+}
+
+}  // namespace
+}  // namespace qpair::softnic::hooks
+
+using namespace qpair::softnic::hooks;
+
+QPAIR_HOOK(int hooked_ioctl(int fd, unsigned long request, ...), "ioctl");
+int hooked_ioctl(int fd, unsigned long request, ...) {
+  va_list arguments;
+  va_start(arguments, request);
+  void* argument = va_arg(arguments, void*);
+  va_end(arguments);
+  const auto file = ours(fd);
+  if (file == nullptr || about_descriptor(request)) return (*next_ioctl)(fd, request, argument);
+  return system_result(file->ioctl(request, argument));
+}
+
+QPAIR_HOOK(ssize_t hooked_write(int fd, const void* bytes, size_t size), "write");
+ssize_t hooked_write(int fd, const void* bytes, size_t size) {
+  const auto file = ours(fd);
+  return file == nullptr ? (*next_write)(fd, bytes, size) : system_result(file->write(bytes, size));
+}
+QPAIR_HOOK_ALIAS(ssize_t hooked_write_internal(int, const void*, size_t), "__write", "write");
+
+QPAIR_HOOK(ssize_t hooked_writev(int fd, const iovec* vectors, int count), "writev");
+ssize_t hooked_writev(int fd, const iovec* vectors, int count) {
+  const auto file = ours(fd);
+  if (file == nullptr) return (*next_writev)(fd, vectors, count);
+  return system_result(
+      for_each(vectors, count, [&](void* at, size_t size) { return file->write(at, size); }));
+}
+
+QPAIR_HOOK(ssize_t hooked_read(int fd, void* bytes, size_t size), "read");
+ssize_t hooked_read(int fd, void* bytes, size_t size) {
+  const auto file = ours(fd);
+  return file == nullptr ? (*next_read)(fd, bytes, size) : system_result(file->read(fd, bytes, size));
+}
+QPAIR_HOOK_ALIAS(ssize_t hooked_read_internal(int, void*, size_t), "__read", "read");
+
+QPAIR_HOOK(ssize_t hooked_read_chk(int fd, void* bytes, size_t size, size_t room), "__read_chk");
+ssize_t hooked_read_chk(int fd, void* bytes, size_t size, size_t room) {
+  if (size > room) abort();  // as glibc does
+  return hooked_read(fd, bytes, size);
+}
+
+QPAIR_HOOK(ssize_t hooked_readv(int fd, const iovec* vectors, int count), "readv");
+ssize_t hooked_readv(int fd, const iovec* vectors, int count) {
+  const auto file = ours(fd);
+  if (file == nullptr) return (*next_readv)(fd, vectors, count);
+  return system_result(
+      for_each(vectors, count, [&](void* at, size_t size) { return file->read(fd, at, size); }));
+}
+
+QPAIR_HOOK(void* hooked_mmap(void* address, size_t length, int protection, int flags, int fd, off_t offset),
+           "mmap");
+void* hooked_mmap(void* address, size_t length, int protection, int flags, int fd, off_t offset) {
+  const auto file = (flags & MAP_ANONYMOUS) != 0 ? nullptr : ours(fd);
+  if (file == nullptr) return (*next_mmap)(address, length, protection, flags, fd, offset);
+  const int refused = file->before_mmap(length, protection, flags, offset);
+  if (refused < 0) {
+    errno = -refused;
+    return MAP_FAILED;
+  }
+  void* mapped = (*next_mmap)(address, length, protection, flags, fd, offset);
+  if (mapped != MAP_FAILED) file->after_mmap(mapped, length, offset);
+  return mapped;
+}
+QPAIR_HOOK_ALIAS(void* hooked_mmap64(void*, size_t, int, int, int, off_t), "mmap64", "mmap");
+
+QPAIR_HOOK(int hooked_fcntl(int fd, int command, ...), "fcntl");
+int hooked_fcntl(int fd, int command, ...) {
+  va_list arguments;
+  va_start(arguments, command);
+  void* argument = va_arg(arguments, void*);  // an int or a pointer: either fits
+  va_end(arguments);
+  const int result = (*next_fcntl)(fd, command, argument);
+  const bool duplicates = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
+  return duplicates ? duplicated(fd, result) : result;
+}
+QPAIR_HOOK_ALIAS(int hooked_fcntl64(int, int, ...), "fcntl64", "fcntl");
+QPAIR_HOOK_ALIAS(int hooked_fcntl_internal(int, int, ...), "__fcntl", "fcntl");
+
+QPAIR_HOOK(int hooked_dup(int fd), "dup");
+int hooked_dup(int fd) {
+  return duplicated(fd, (*next_dup)(fd));
+}
+
+QPAIR_HOOK(int hooked_dup2(int from, int to), "dup2");
+int hooked_dup2(int from, int to) {
+  release_target(from, to);
+  return duplicated(from, (*next_dup2)(from, to));
+}
+QPAIR_HOOK_ALIAS(int hooked_dup2_internal(int, int), "__dup2", "dup2");
+
+QPAIR_HOOK(int hooked_dup3(int from, int to, int flags), "dup3");
+int hooked_dup3(int from, int to, int flags) {
+  release_target(from, to);
+  return duplicated(from, (*next_dup3)(from, to, flags));
+}
+
+// The number is free for others as soon as the kernel has closed it, so our entry goes first.
+QPAIR_HOOK(int hooked_close(int fd), "close");
+int hooked_close(int fd) {
+  if (FileTable::in_use()) {
+    const int saved_errno = errno;
+    FileTable::instance().remove(fd);
+    errno = saved_errno;
+  }
+  return (*next_close)(fd);
+}
+QPAIR_HOOK_ALIAS(int hooked_close_internal(int), "__close", "close");
+
+QPAIR_HOOK(int hooked_close_range(unsigned first, unsigned last, int flags), "close_range");
+int hooked_close_range(unsigned first, unsigned last, int flags) {
+  const bool closes = (static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0 && first <= last;
+  if (closes && first <= INT_MAX && FileTable::in_use()) {
+    FileTable::instance().remove_range(static_cast<int>(first),
+                                       static_cast<int>(last > INT_MAX ? INT_MAX : last));
+  }
+  return (*next_close_range)(first, last, flags);
+}
+
+QPAIR_HOOK(void hooked_closefrom(int first), "closefrom");
+void hooked_closefrom(int first) {
+  if (FileTable::in_use()) FileTable::instance().remove_range(first, INT_MAX);
+  (*next_closefrom)(first);
+}
+
+// libibverbs and librdmacm ask the kernel's RDMA netlink first. It knows nothing of the emulated device;
+// without it they look in sysfs (libibverbs/init.c, ibverbs_get_device_list).
+QPAIR_HOOK(int hooked_socket(int domain, int type, int protocol), "socket");
+int hooked_socket(int domain, int type, int protocol) {
+  if (domain == AF_NETLINK && protocol == NETLINK_RDMA) {
+    errno = EPROTONOSUPPORT;
+    return -1;
+  }
+  return (*next_socket)(domain, type, protocol);
+}

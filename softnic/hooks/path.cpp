@@ -1,0 +1,155 @@
+#include "softnic/hooks/path.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+#include "softnic/driver/file.hpp"
+#include "softnic/hooks/device_files.hpp"
+
+namespace qpair::softnic::hooks {
+namespace {
+
+using driver::kDeviceMajor;
+using driver::kDeviceMinor;
+using driver::kPciAddress;
+using driver::kPciRoot;
+static_assert(kDeviceMajor == 231 && kDeviceMinor == 192);
+static_assert(std::string_view(kPciRoot) == "pci7171:00" && std::string_view(kPciAddress) == "7171:00:00.0");
+
+constexpr std::string_view kInfinibandClasses =
+    "/sys/class/infiniband";  // and infiniband_verbs, infiniband_mad …
+constexpr std::string_view kDirectories[] = {
+    "/sys/class/misc/rdma_cm", "/sys/devices/pci7171:00", "/sys/bus/pci/devices/7171:00:00.0",
+    "/sys/dev/char/231:192",   "/dev/infiniband",
+};
+constexpr std::string_view kNodeByNumber = "/dev/char/231:192";
+constexpr const char* kNode = "/dev/infiniband/uverbs0";
+constexpr const char* kAbsent = "/proc/self/fdinfo/no-rdma-device";
+
+bool below(std::string_view path, std::string_view directory) {
+  return path.starts_with(directory) && (path.size() == directory.size() || path[directory.size()] == '/');
+}
+
+bool is_ours(std::string_view path) {
+  if (path.starts_with(kInfinibandClasses)) {
+    const char next = path.size() > kInfinibandClasses.size() ? path[kInfinibandClasses.size()] : '/';
+    return next == '/' || next == '_';
+  }
+  for (const std::string_view directory : kDirectories) {
+    if (below(path, directory)) return true;
+  }
+  return path == kNodeByNumber;
+}
+
+// Without "//", "/./" and, as long as no component of ours has been met, "/../": none of the directories
+// above ours is a symbolic link. Below, ".." may follow a link and is the kernel's business. The length, or 0
+// if it does not fit.
+std::size_t normalise(const char* path, char* out, std::size_t room) {
+  std::size_t length = 0;
+  while (*path != '\0') {
+    while (*path == '/') ++path;
+    const char* end = path;
+    while (*end != '\0' && *end != '/') ++end;
+    const std::string_view component(path, static_cast<std::size_t>(end - path));
+    const bool slash_at_end = component.empty();
+    if (slash_at_end && length > 0 &&
+        is_ours({out, length})) {  // "link/" follows the link: the slash matters
+      if (length + 2 > room) return 0;
+      out[length++] = '/';
+    } else if (component == ".." && !is_ours({out, length})) {
+      while (length > 0 && out[--length] != '/') {
+      }
+    } else if (!slash_at_end && component != ".") {
+      if (length + component.size() + 2 > room) return 0;
+      out[length++] = '/';
+      std::memcpy(out + length, component.data(), component.size());
+      length += component.size();
+    }
+    path = end;
+  }
+  out[length] = '\0';
+  return length;
+}
+
+// sysfs attributes that the kernel refuses to read.
+class InvalidAttribute final : public driver::File {};
+
+bool identify(int fd, driver::FileIdentity& identity) {
+  struct stat status {};
+  if (syscall(SYS_fstat, fd, &status) != 0) return false;
+  identity = {status.st_dev, status.st_ino};
+  return true;
+}
+
+int open_device_in_place_of(int placeholder, int flags) {
+  close(placeholder);
+  std::shared_ptr<driver::File> file;
+  const int fd = driver::open_device(file);
+  if (fd < 0) {
+    errno = -fd;
+    return -1;
+  }
+  fcntl(fd, F_SETFD, (flags & O_CLOEXEC) != 0 ? FD_CLOEXEC : 0);
+  if ((flags & O_NONBLOCK) != 0) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  driver::FileTable::instance().install(fd, std::move(file));
+  return fd;
+}
+
+}  // namespace
+
+void Path::translate(const char* path) {
+  char normal[PATH_MAX];
+  std::size_t length = normalise(path, normal, sizeof normal);
+  if (length == 0 || !is_ours({normal, length})) return;
+  const driver::SysfsTree* tree = device_files();
+  if (tree == nullptr || tree->root().size() + length >= sizeof buffer_) {
+    std::strcpy(buffer_, kAbsent);
+  } else {
+    const std::string_view where = kNodeByNumber == normal ? kNode : std::string_view(normal, length);
+    std::memcpy(buffer_, tree->root().data(), tree->root().size());
+    std::memcpy(buffer_ + tree->root().size(), where.data(), where.size());
+    buffer_[tree->root().size() + where.size()] = '\0';
+  }
+  path_ = buffer_;
+}
+
+std::size_t public_path(char* path, std::size_t length) {
+  const std::size_t prefix = private_prefix(path, length);
+  if (prefix == 0) return length;
+  std::memmove(path, path + prefix, length - prefix);
+  return length - prefix;
+}
+
+char* public_path(char* path) {
+  if (path == nullptr || device_files_if_made() == nullptr) return path;
+  const std::size_t length = std::strlen(path);
+  path[public_path(path, length)] = '\0';
+  return path;
+}
+
+int opened(int fd, const Path& path, int flags) {
+  if (fd < 0 || (!path.ours() && path[0] == '/') || (flags & O_PATH) != 0) return fd;
+  const driver::SysfsTree* tree = device_files_if_made();
+  driver::FileIdentity identity;
+  if (tree == nullptr || !identify(fd, identity)) return fd;
+  try {
+    if (identity == tree->node()) return open_device_in_place_of(fd, flags);
+    if (identity == tree->invalid_attribute()) {
+      driver::FileTable::instance().install(fd, std::make_shared<InvalidAttribute>());
+    }
+  } catch (const std::exception&) {
+    close(fd);
+    errno = ENOMEM;
+    return -1;
+  }
+  return fd;
+}
+
+}  // namespace qpair::softnic::hooks
