@@ -3,7 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
+
+#include "softnic/explain/explain.hpp"
 #include "softnic/wire/address.hpp"
+#include "softnic/wire/capture.hpp"
+#include "softnic/wire/fault_injector.hpp"
 #include "softnic/wire/loopback_link.hpp"
 #include "softnic/wire/routing_link.hpp"
 #include "softnic/wire/udp_link.hpp"
@@ -30,6 +35,46 @@ tl::expected<std::unique_ptr<UdpLink>, std::string> open_udp(const NicConfig& co
   return UdpLink::open_anywhere(static_cast<std::uint64_t>(::getpid()));
 }
 
+std::uint64_t seed_from_clock() {
+  return static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()) % 1'000'000;
+}
+
+// Says what the network does, and with which seed, so that the run can be repeated.
+std::unique_ptr<Link> with_faults(std::unique_ptr<Link> inner, const NicConfig& config) {
+  const Faults faults{
+      .drop = config.loss,
+      .duplicate = config.duplicate,
+      .reorder = config.reorder,
+      .corrupt = config.corrupt,
+      .delay = config.delay,
+      .seed = config.seed != 0 ? config.seed : seed_from_clock(),
+  };
+  if (!faults.any()) {
+    return inner;
+  }
+  explain::say(
+      explain::Kind::Notice,
+      fmt::format(
+          "packets from {} are lost {}%, duplicated {}%, reordered {}%, corrupted {}%, delayed {:g} us; "
+          "seed {} repeats this",
+          to_string(inner->local()), 100 * faults.drop, 100 * faults.duplicate, 100 * faults.reorder,
+          100 * faults.corrupt, static_cast<double>(faults.delay.count()) / 1000, faults.seed));
+  return std::make_unique<FaultInjector>(std::move(inner), faults);
+}
+
+// A capture that cannot be made is worth a sentence, not the program's failure.
+std::unique_ptr<Link> with_capture(std::unique_ptr<Link> inner, const NicConfig& config) {
+  if (config.capture.empty()) {
+    return inner;
+  }
+  auto file = CaptureFile::open(config.capture, inner->local());
+  if (!file) {
+    explain::say(explain::Kind::Notice, file.error());
+    return inner;
+  }
+  return std::make_unique<Capture>(std::move(inner), *std::move(file));
+}
+
 }  // namespace
 
 tl::expected<std::unique_ptr<Link>, std::string> make_link(const NicConfig& config) {
@@ -38,7 +83,9 @@ tl::expected<std::unique_ptr<Link>, std::string> make_link(const NicConfig& conf
     return tl::unexpected(std::move(udp.error()));
   }
   auto loopback = std::make_unique<LoopbackLink>((*udp)->local());
-  return std::make_unique<RoutingLink>(std::move(loopback), std::move(*udp));
+  std::unique_ptr<Link> link = std::make_unique<RoutingLink>(std::move(loopback), std::move(*udp));
+  // The capture is nearer to the network: it shows what was really sent.
+  return with_faults(with_capture(std::move(link), config), config);
 }
 
 }  // namespace qpair::softnic::wire

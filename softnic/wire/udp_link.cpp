@@ -34,34 +34,22 @@ void ask_for_buffer(int fd, int forced_name, int name, std::size_t bytes) {
   }
 }
 
-// Out of the way of programs that close or replace low descriptors.
-int move_up(int fd) {
-  constexpr int kHighDescriptor = 900;
-  const int high = ::fcntl(fd, F_DUPFD_CLOEXEC, kHighDescriptor);
-  if (high < 0) {
-    return fd;
-  }
-  ::close(fd);
-  return high;
-}
-
 // A bound socket, or the errno.
-tl::expected<int, int> bound_socket(const LocalAddress& local) {
+tl::expected<Descriptor, int> bound_socket(const LocalAddress& local) {
   sockaddr_storage address{};
   const socklen_t length = to_sockaddr(local.endpoint, local.scope_id, address);
-  int fd = ::socket(address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) {
+  Descriptor fd(::socket(address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) {
     return tl::unexpected(errno);
   }
   if (address.ss_family == AF_INET6) {
-    set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
   }
-  if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    const int error = errno;
-    ::close(fd);
-    return tl::unexpected(error);
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    return tl::unexpected(errno);
   }
-  return move_up(fd);
+  fd.move_up();
+  return fd;
 }
 
 std::string cannot_bind(const Endpoint& endpoint, int error) {
@@ -96,62 +84,62 @@ LocalAddress default_address(std::uint64_t number) {
 }  // namespace
 
 tl::expected<std::unique_ptr<UdpLink>, std::string> UdpLink::open(const UdpOptions& options) {
-  const auto fd = bound_socket(options.local);
+  auto fd = bound_socket(options.local);
   if (!fd) {
     return tl::unexpected(cannot_bind(options.local.endpoint, fd.error()));
   }
-  std::unique_ptr<UdpLink> link(new UdpLink(*fd, options));
+  return start(std::move(*fd), options);
+}
+
+tl::expected<std::unique_ptr<UdpLink>, std::string> UdpLink::open_anywhere(std::uint64_t hint,
+                                                                           UdpOptions options) {
+  for (unsigned attempt = 0; attempt < kAddressAttempts; ++attempt) {
+    options.local = default_address(mix(hint + (std::uint64_t{attempt} << 32)));
+    auto fd = bound_socket(options.local);
+    if (fd) {
+      return start(std::move(*fd), options);
+    }
+    if (fd.error() != EADDRINUSE) {
+      return tl::unexpected(cannot_bind(options.local.endpoint, fd.error()));
+    }
+  }
+  return tl::unexpected(
+      fmt::format("UDP port {} is in use on each of {} addresses of 127.71.0.0/16 that were tried: another "
+                  "program or the kernel's rdma_rxe probably has it on every address",
+                  kRoceUdpPort, kAddressAttempts));
+}
+
+tl::expected<std::unique_ptr<UdpLink>, std::string> UdpLink::start(Descriptor fd, const UdpOptions& options) {
+  std::unique_ptr<UdpLink> link(new UdpLink(std::move(fd), options));
   if (link->send_arena_.size() == 0 || link->receive_arena_.size() == 0) {
     return tl::unexpected(std::string("there is no memory for the emulated NIC's packet buffers"));
   }
   return link;
 }
 
-tl::expected<std::unique_ptr<UdpLink>, std::string> UdpLink::open_anywhere(std::uint64_t hint,
-                                                                           UdpOptions options) {
-  for (unsigned attempt = 0; attempt < kAddressAttempts; ++attempt) {
-    options.local = default_address(mix(hint + attempt * std::uint64_t{0x10000}));
-    const auto fd = bound_socket(options.local);
-    if (fd) {
-      ::close(*fd);
-      auto link = open(options);
-      if (link || attempt + 1 == kAddressAttempts) {
-        return link;
-      }
-    } else if (fd.error() != EADDRINUSE) {
-      return tl::unexpected(cannot_bind(options.local.endpoint, fd.error()));
-    }
-  }
-  return tl::unexpected(
-      fmt::format("UDP port {} is in use on each of {} addresses of 127.71.0.0/16 that were tried: another "
-                  "program or the kernel's "
-                  "rdma_rxe probably has it on every address",
-                  kRoceUdpPort, kAddressAttempts));
-}
-
-UdpLink::UdpLink(int fd, const UdpOptions& options)
-    : fd_(fd),
+UdpLink::UdpLink(Descriptor fd, const UdpOptions& options)
+    : fd_(std::move(fd)),
       local_(options.local.endpoint),
       scope_id_(options.local.scope_id),
       send_arena_(kSendArena),
       receive_arena_(kReceiveBatch * kReceiveSlot) {
   runs_.reserve(kMaxRuns);
-  ask_for_buffer(fd_, SO_RCVBUFFORCE, SO_RCVBUF, options.socket_buffer);
-  ask_for_buffer(fd_, SO_SNDBUFFORCE, SO_SNDBUF, options.socket_buffer);
+  ask_for_buffer(fd_.get(), SO_RCVBUFFORCE, SO_RCVBUF, options.socket_buffer);
+  ask_for_buffer(fd_.get(), SO_SNDBUFFORCE, SO_SNDBUF, options.socket_buffer);
   int granted = 0;
   socklen_t length = sizeof(granted);
-  if (::getsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &granted, &length) == 0) {
+  if (::getsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUF, &granted, &length) == 0) {
     receive_buffer_ = static_cast<std::size_t>(granted);
   }
   if (local_.is_ipv4()) {
-    set_option(fd_, IPPROTO_IP, IP_MTU_DISCOVER, static_cast<int>(IP_PMTUDISC_DO));
+    set_option(fd_.get(), IPPROTO_IP, IP_MTU_DISCOVER, static_cast<int>(IP_PMTUDISC_DO));
   } else {
-    set_option(fd_, IPPROTO_IPV6, IPV6_MTU_DISCOVER, static_cast<int>(IPV6_PMTUDISC_DO));
+    set_option(fd_.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, static_cast<int>(IPV6_PMTUDISC_DO));
   }
   if (options.offload) {
-    set_option(fd_, SOL_UDP, UDP_GRO, 1);
+    set_option(fd_.get(), SOL_UDP, UDP_GRO, 1);
     // Asks whether the kernel knows the option; 0 leaves the choice to each message.
-    segment_offload_ = set_option(fd_, SOL_UDP, UDP_SEGMENT, 0);
+    segment_offload_ = set_option(fd_.get(), SOL_UDP, UDP_SEGMENT, 0);
   }
   for (unsigned i = 0; i < kReceiveBatch; ++i) {
     receive_.vectors[i] = {receive_arena_.data() + i * kReceiveSlot, kReceiveSlot};
@@ -160,12 +148,6 @@ UdpLink::UdpLink(int fd, const UdpOptions& options)
     header.msg_iov = &receive_.vectors[i];
     header.msg_iovlen = 1;
     header.msg_control = receive_.controls[i].bytes.data();
-  }
-}
-
-UdpLink::~UdpLink() {
-  if (fd_ >= 0) {
-    ::close(fd_);
   }
 }
 
@@ -285,9 +267,9 @@ void UdpLink::consume(unsigned messages) {
 
 void UdpLink::flush() {
   retry_at_.reset();
-  while (first_run_ < runs_.size() && fd_ >= 0) {
+  while (first_run_ < runs_.size() && fd_) {
     const unsigned count = prepare();
-    const int sent = ::sendmmsg(fd_, send_.messages.data(), count, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const int sent = ::sendmmsg(fd_.get(), send_.messages.data(), count, MSG_DONTWAIT | MSG_NOSIGNAL);
     ++counters_.send_calls;
     if (sent > 0) {
       for (int i = 0; i < sent; ++i) {
@@ -375,7 +357,7 @@ bool UdpLink::receive() {
     receive_.messages[i].msg_hdr.msg_namelen = sizeof(sockaddr_storage);
     receive_.messages[i].msg_hdr.msg_controllen = sizeof(Control);
   }
-  const int count = ::recvmmsg(fd_, receive_.messages.data(), kReceiveBatch, MSG_DONTWAIT, nullptr);
+  const int count = ::recvmmsg(fd_.get(), receive_.messages.data(), kReceiveBatch, MSG_DONTWAIT, nullptr);
   ++counters_.receive_calls;
   receive_.next = receive_.filled = 0;
   receive_.drained = count < static_cast<int>(kReceiveBatch);
@@ -415,7 +397,7 @@ std::size_t UdpLink::poll(const Receiver& receiver, std::size_t limit, TimePoint
     flush();
   }
   std::size_t delivered = 0;
-  while (delivered < limit && fd_ >= 0) {
+  while (delivered < limit && fd_) {
     if (receive_.next == receive_.filled) {
       // A batch that was not full emptied the socket; asking again would cost a system call to learn nothing.
       if ((delivered > 0 && receive_.drained) || !receive()) {
@@ -444,7 +426,7 @@ void UdpLink::turn_off(int error) {
                fmt::format("the emulated NIC lost its socket ({}): the program closed or replaced a "
                            "descriptor that was not its own; nothing is sent or received any more",
                            std::strerror(error)));
-  fd_ = -1;  // not ours to close
+  static_cast<void>(fd_.release());  // not ours to close
 }
 
 }  // namespace qpair::softnic::wire

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "softnic/wire/address.hpp"
+#include "softnic/wire/descriptor.hpp"
 #include "softnic/wire/link.hpp"
 #include "softnic/wire/pages.hpp"
 
@@ -48,7 +49,6 @@ class UdpLink final : public Link {
   // Claims some free address of 127.71.0.0/16, starting from one that depends on `hint` (a process id, say).
   static tl::expected<std::unique_ptr<UdpLink>, std::string> open_anywhere(std::uint64_t hint,
                                                                            UdpOptions options = {});
-  ~UdpLink() override;
 
   Endpoint local() const override { return local_; }
   std::span<std::byte> reserve(const Endpoint& destination, std::size_t size) override;
@@ -56,7 +56,7 @@ class UdpLink final : public Link {
   void flush() override;
   std::size_t poll(const Receiver& receiver, std::size_t limit, TimePoint now) override;
   bool ready() const override { return receive_.next < receive_.filled; }
-  int descriptor() const override { return fd_; }
+  int descriptor() const override { return fd_.get(); }
   std::optional<TimePoint> deadline() const override { return retry_at_; }
 
   const UdpCounters& counters() const { return counters_; }
@@ -115,7 +115,8 @@ class UdpLink final : public Link {
     Endpoint source;
   };
 
-  UdpLink(int fd, const UdpOptions& options);
+  static tl::expected<std::unique_ptr<UdpLink>, std::string> start(Descriptor fd, const UdpOptions& options);
+  UdpLink(Descriptor fd, const UdpOptions& options);
   std::uint16_t destination_index(const Endpoint& destination);
   bool offloads(const Run& run) const {
     return segment_offload_ && destinations_[run.destination].on_this_host;
@@ -130,7 +131,7 @@ class UdpLink final : public Link {
   void start_message();
   void turn_off(int error);
 
-  int fd_ = -1;
+  Descriptor fd_;
   Endpoint local_;
   std::uint32_t scope_id_ = 0;
   bool segment_offload_ = false;
