@@ -110,6 +110,7 @@ bool make_parent(const std::string& parent) {
   if (descriptor < 0) return false;
   const bool usable = owned_by_us(descriptor);
   close(descriptor);
+  errno = EPERM;  // if not
   return usable;
 }
 
@@ -162,7 +163,7 @@ tl::expected<ScratchDirectory, std::string> ScratchDirectory::create_in(const st
   int error = 0;
   for (int attempt = 0; attempt < 16; ++attempt) {
     if (!make_parent(parent)) {
-      error = errno != 0 ? errno : EPERM;
+      error = errno;
       continue;
     }
     sweep(parent);
