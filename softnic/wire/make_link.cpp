@@ -54,11 +54,11 @@ std::unique_ptr<Link> with_faults(std::unique_ptr<Link> inner, const NicConfig& 
   }
   explain::say(
       explain::Kind::Notice,
-      fmt::format(
-          "packets from {} are lost {}%, duplicated {}%, reordered {}%, corrupted {}%, delayed {:g} us; "
-          "seed {} repeats this",
-          to_string(inner->local()), 100 * faults.drop, 100 * faults.duplicate, 100 * faults.reorder,
-          100 * faults.corrupt, static_cast<double>(faults.delay.count()) / 1000, faults.seed));
+      fmt::format("packets from {} are lost {:g}%, duplicated {:g}%, reordered {:g}%, corrupted {:g}%, "
+                  "delayed {:g} us; "
+                  "seed {} repeats this",
+                  to_string(inner->local()), 100 * faults.drop, 100 * faults.duplicate, 100 * faults.reorder,
+                  100 * faults.corrupt, static_cast<double>(faults.delay.count()) / 1000, faults.seed));
   return std::make_unique<FaultInjector>(std::move(inner), faults);
 }
 
