@@ -1,6 +1,6 @@
 #pragma once
-// What the transport asks of the NIC that it runs in. The NIC implements RcHost for each queue pair; tests implement it
-// with a few arrays. Called on the engine thread only. Nothing throws.
+// What the transport asks of the NIC that it runs in. The NIC implements RcHost for each queue pair; tests
+// implement it with a few arrays. Called on the engine thread only. Nothing throws.
 
 #include <infiniband/verbs.h>
 
@@ -28,15 +28,16 @@ enum class Operation : std::uint8_t {
 // One send work request, decoded from its WQE.
 struct SendRequest {
   Operation operation{};
-  bool fence = false;      // start only when earlier reads and atomics are complete
+  bool fence = false;  // start only when earlier reads and atomics are complete
   bool solicited = false;
   std::uint16_t wqe_index = 0;  // index of its first basic block, as the program counts (16 bits)
-  std::uint32_t immediate = 0;  // as 4 network-order bytes read natively, or the rkey to invalidate (host order)
+  std::uint32_t immediate =
+      0;  // as 4 network-order bytes read natively, or the rkey to invalidate (host order)
   std::uint32_t rkey = 0;
   std::uint64_t remote_address = 0;
-  std::uint64_t length = 0;     // bytes of the scatter/gather list or inline data; 8 for atomics
-  std::uint64_t compare = 0;    // CompareSwap
-  std::uint64_t swap_add = 0;   // CompareSwap: value to store; FetchAdd: value to add
+  std::uint64_t length = 0;    // bytes of the scatter/gather list or inline data; 8 for atomics
+  std::uint64_t compare = 0;   // CompareSwap
+  std::uint64_t swap_add = 0;  // CompareSwap: value to store; FetchAdd: value to add
 };
 
 // One receive work request, taken from a receive queue (or, later, a shared one).
@@ -55,9 +56,9 @@ using Check = tl::expected<void, Refusal>;
 
 // What arrived with a receive completion.
 struct Received {
-  mlx5::CqeOpcode opcode{};         // ResponderWriteImm, ResponderSend, ResponderSendImm, ResponderSendInvalidate
-  std::uint64_t byte_count = 0;     // message length
-  std::uint32_t immediate = 0;      // as in SendRequest
+  mlx5::CqeOpcode opcode{};  // ResponderWriteImm, ResponderSend, ResponderSendImm, ResponderSendInvalidate
+  std::uint64_t byte_count = 0;  // message length
+  std::uint32_t immediate = 0;   // as in SendRequest
   std::uint32_t source_qpn = 0;
   bool solicited = false;
 };
@@ -68,43 +69,52 @@ class RcHost {
  public:
   virtual ~RcHost() = default;
 
-  // ---- Requester -------------------------------------------------------------------------------------------
-  // Takes the next WQE between the consumer and the doorbell record. False: none. A WQE that is malformed or breaks a
-  // limit is completed in error by the host itself (it then calls the transport's set_state(ERR)) and false is returned.
+  // ---- Requester
+  // ------------------------------------------------------------------------------------------- Takes the
+  // next WQE between the consumer and the doorbell record. False: none. A WQE that is malformed or breaks a
+  // limit is completed in error by the host itself (it then calls the transport's set_state(ERR)) and false
+  // is returned.
   virtual bool next_send(SendRequest& out) = 0;
   // Copies bytes [offset, offset + to.size()) of the request's local data. Also used for retransmission.
   virtual Check gather(const SendRequest& request, std::uint64_t offset, std::span<std::byte> to) = 0;
   // Stores bytes of a read response, or an atomic's original value (8 bytes, host order of the program).
-  virtual Check scatter(const SendRequest& request, std::uint64_t offset, std::span<const std::byte> from) = 0;
+  virtual Check scatter(const SendRequest& request, std::uint64_t offset,
+                        std::span<const std::byte> from) = 0;
   // The request is complete, in order; the host writes a CQE if it is signaled, and retires the WQE.
   virtual void send_done(const SendRequest& request) = 0;
-  // The request failed: the host writes the error CQE, moves the queue pair to ERR and flushes both queues. It may call
-  // back the transport's set_state(IBV_QPS_ERR) before returning.
+  // The request failed: the host writes the error CQE, moves the queue pair to ERR and flushes both queues.
+  // It may call back the transport's set_state(IBV_QPS_ERR) before returning.
   virtual void send_failed(const SendRequest& request, const Refusal& why) = 0;
 
-  // ---- Responder -------------------------------------------------------------------------------------------
-  // Takes the next posted receive. False: none, the transport answers RNR.
+  // ---- Responder
+  // ------------------------------------------------------------------------------------------- Takes the
+  // next posted receive. False: none, the transport answers RNR.
   virtual bool next_receive(ReceiveRequest& out) = 0;
-  virtual Check scatter_receive(const ReceiveRequest& request, std::uint64_t offset, std::span<const std::byte> from) = 0;
+  virtual Check scatter_receive(const ReceiveRequest& request, std::uint64_t offset,
+                                std::span<const std::byte> from) = 0;
   virtual void receive_done(const ReceiveRequest& request, const Received& what) = 0;
   // The receive in progress failed (length, protection): error CQE, queue pair to ERR, both queues flushed.
   virtual void receive_failed(const ReceiveRequest& request, const Refusal& why) = 0;
 
-  // Checks key, protection domain, rights of the key and of the queue pair, and bounds of a whole remote access.
-  // A zero-length access checks nothing (IBTA vol. 1 9.4.3, C9-8).
-  virtual Check check_remote(RemoteAccess access, std::uint32_t rkey, std::uint64_t address, std::uint64_t length) = 0;
+  // Checks key, protection domain, rights of the key and of the queue pair, and bounds of a whole remote
+  // access. A zero-length access checks nothing (IBTA vol. 1 9.4.3, C9-8).
+  virtual Check check_remote(RemoteAccess access, std::uint32_t rkey, std::uint64_t address,
+                             std::uint64_t length) = 0;
   virtual Check write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> from) = 0;
   virtual Check read(std::uint32_t rkey, std::uint64_t address, std::span<std::byte> to) = 0;
   // Atomic on 8 bytes; `original` is what was there.
-  virtual Check compare_swap(std::uint32_t rkey, std::uint64_t address, std::uint64_t compare, std::uint64_t swap,
-                             std::uint64_t& original) = 0;
-  virtual Check fetch_add(std::uint32_t rkey, std::uint64_t address, std::uint64_t add, std::uint64_t& original) = 0;
+  virtual Check compare_swap(std::uint32_t rkey, std::uint64_t address, std::uint64_t compare,
+                             std::uint64_t swap, std::uint64_t& original) = 0;
+  virtual Check fetch_add(std::uint32_t rkey, std::uint64_t address, std::uint64_t add,
+                          std::uint64_t& original) = 0;
   virtual Check invalidate(std::uint32_t rkey) = 0;
-  // The responder refused the peer's request for good (a NAK other than sequence or RNR went out): asynchronous event
-  // (IBV_EVENT_QP_REQ_ERR or IBV_EVENT_QP_ACCESS_ERR), queue pair to ERR, both queues flushed.
+  // The responder refused the peer's request for good (a NAK other than sequence or RNR went out):
+  // asynchronous event (IBV_EVENT_QP_REQ_ERR or IBV_EVENT_QP_ACCESS_ERR), queue pair to ERR, both queues
+  // flushed.
   virtual void responder_failed(ibv_event_type event, const Refusal& why) = 0;
 
-  // ---- Both ------------------------------------------------------------------------------------------------
+  // ---- Both
+  // ------------------------------------------------------------------------------------------------
   virtual void raise(ibv_event_type event) = 0;  // IBV_EVENT_COMM_EST, IBV_EVENT_SQ_DRAINED
 };
 

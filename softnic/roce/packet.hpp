@@ -1,37 +1,132 @@
 #pragma once
 // RoCEv2 packets: base transport header, extended headers, payload, pad and invariant CRC.
-// Owned by roce/; parse() proves that every later access is in bounds, so reading a parsed packet cannot fail.
-// (Interface to be completed by roce/; the NIC only needs what is here.)
+// Packet reads: parse() proves that every later access is in bounds, so reading a parsed packet cannot fail.
+// PacketWriter fills room that a link reserved. Neither owns the bytes.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <tl/expected.hpp>
 
+#include "softnic/roce/opcode.hpp"
+#include "softnic/roce/psn.hpp"
+#include "softnic/roce/syndrome.hpp"
 #include "softnic/wire/link.hpp"
 
 namespace qpair::softnic::roce {
 
 enum class ParseError : std::uint8_t { TooShort, BadVersion, UnknownOpcode, BadPad, BadLength };
 
+// The RDMA extended transport header: where to write or what to read (IBTA vol. 1 9.3.3).
+struct Reth {
+  std::uint64_t address = 0;
+  std::uint32_t rkey = 0;
+  std::uint32_t length = 0;
+};
+
+// The atomic extended transport header (IBTA vol. 1 9.3.5).
+struct AtomicEth {
+  std::uint64_t address = 0;
+  std::uint32_t rkey = 0;
+  std::uint64_t swap_add = 0;
+  std::uint64_t compare = 0;
+};
+
 class Packet {
  public:
   // `bytes` are the UDP payload, CRC included; they must outlive the packet.
   static tl::expected<Packet, ParseError> parse(std::span<std::byte> bytes);
 
-  std::uint8_t opcode() const;
-  std::uint32_t destination_qpn() const;
+  std::uint8_t opcode() const { return static_cast<std::uint8_t>(bytes_[0]); }
+  const OpcodeInfo& info() const { return *info_; }
+  bool solicited() const { return (flags() & 0x80) != 0; }
+  bool migrated() const { return (flags() & 0x40) != 0; }
+  std::uint8_t pad() const { return static_cast<std::uint8_t>((flags() >> 4) & 3); }
   std::uint16_t partition_key() const;
-  std::uint32_t psn() const;
-  std::span<std::byte> payload() const;
+  std::uint32_t destination_qpn() const;
+  bool ack_request() const { return (static_cast<std::uint8_t>(bytes_[8]) & 0x80) != 0; }
+  std::uint32_t psn() const { return sequence().value(); }
+  Psn sequence() const;
+  std::span<std::byte> payload() const { return bytes_.subspan(info_->header_size, payload_size_); }
+
+  // Defined for opcodes whose info() has the header; for others the value is zero.
+  Reth reth() const;
+  AtomicEth atomic() const;
+  Aeth aeth() const;
+  std::uint64_t atomic_original() const;
+  std::uint32_t immediate() const;        // its 4 network-order bytes read natively
+  std::uint32_t invalidated_key() const;  // host order
 
  private:
-  explicit Packet(std::span<std::byte> bytes) : bytes_(bytes) {}
+  Packet(std::span<std::byte> bytes, const OpcodeInfo& info, std::size_t payload_size)
+      : bytes_(bytes), info_(&info), payload_size_(payload_size) {}
+  std::uint8_t flags() const { return static_cast<std::uint8_t>(bytes_[1]); }
+
   std::span<std::byte> bytes_;
+  const OpcodeInfo* info_;
+  std::size_t payload_size_;
 };
 
-// The invariant CRC of a frame whose last 4 bytes are room for it (annex A17.3.3, with the IP identification 0, as an
-// unconnected UDP socket with IP_PMTUDISC_DO sends). check_icrc() is false when the bytes there differ.
+struct PacketHeader {
+  Opcode opcode{};
+  bool solicited = false;
+  bool migrated = true;  // no alternate path exists, which is the state Migrated (IBTA vol. 1 17.2.8)
+  bool ack_request = false;
+  std::uint16_t partition_key = 0xffff;
+  std::uint32_t destination_qpn = 0;
+  Psn psn;
+};
+
+class PacketWriter {
+ public:
+  static std::size_t size(Opcode opcode, std::size_t payload);
+
+  // `room` has exactly size() bytes. Writes the base header and the pad; the rest is the caller's.
+  PacketWriter(std::span<std::byte> room, const PacketHeader& header, std::size_t payload);
+
+  // For opcodes that have the header; ignored otherwise.
+  void set_reth(const Reth& reth);
+  void set_atomic(const AtomicEth& atomic);
+  void set_aeth(const Aeth& aeth);
+  void set_atomic_original(std::uint64_t value);
+  void set_immediate(std::uint32_t network_bytes);
+  void set_invalidated_key(std::uint32_t key);
+  std::span<std::byte> payload() const { return room_.subspan(info_->header_size, payload_size_); }
+
+ private:
+  std::span<std::byte> room_;
+  const OpcodeInfo* info_;
+  std::size_t payload_size_;
+};
+
+// The invariant CRC of a frame whose last 4 bytes are room for it (annex A17.3.3, with the IP identification
+// 0, as an unconnected UDP socket with IP_PMTUDISC_DO sends). check_icrc() is false when the bytes there
+// differ.
 void set_icrc(const wire::Frame& frame);
 bool check_icrc(const wire::Frame& frame);
+
+// The same for many packets of one direction: what the addresses contribute is computed once, and once more
+// when the packet length changes.
+class Icrc {
+ public:
+  Icrc() = default;
+  Icrc(const wire::Endpoint& source, const wire::Endpoint& destination);
+  // `packet` ends with room for the CRC and has at least a base header.
+  void seal(std::span<std::byte> packet);
+  bool check(std::span<const std::byte> packet);
+
+ private:
+  std::uint32_t compute(std::span<const std::byte> packet);
+
+  // 8 bytes of ones, the IP header and the UDP header, with what routers may change set to ones.
+  std::array<std::uint8_t, 8 + 40 + 8> pseudo_{};
+  std::uint8_t size_ = 0;
+  std::uint8_t ip_length_at_ = 0;
+  std::uint8_t udp_length_at_ = 0;
+  bool ip_length_counts_header_ = false;
+  std::size_t prefix_length_ = 0;  // packet length that prefix_ holds for
+  std::uint32_t prefix_ = 0;
+};
 
 }  // namespace qpair::softnic::roce

@@ -1,0 +1,46 @@
+#pragma once
+// Every number of the transport that could as well be another one. What IBTA or the program decides is not
+// here.
+
+#include <chrono>
+#include <cstdint>
+
+namespace qpair::softnic::roce {
+
+// Requests that have been taken from the send queue and are not complete: the ring starts small and doubles.
+// At 64 bytes an entry the largest ring is 4 KiB, half of what a connected queue pair may cost.
+inline constexpr std::uint32_t kFirstOutstandingRequests = 8;
+inline constexpr std::uint32_t kMaxOutstandingRequests = 64;
+
+// Reads and atomics at once, in each direction; a ConnectX's limit (max_qp_rd_atom).
+inline constexpr std::uint32_t kMaxReadsAtomics = 16;
+
+// Bytes that may be on their way before an acknowledgment comes back: what the receive buffer of a UDP socket
+// holds without privileges (net.core.rmem_max is 208 KiB, doubled for bookkeeping), so that a receiver that
+// is not running at the moment loses nothing.
+inline constexpr std::uint32_t kWindowBytes = 256 * 1024;
+inline constexpr std::uint32_t kMaxWindowPackets = 256;
+inline constexpr std::uint32_t kMinWindowPackets = 4;
+// The window grows by 1/16 of the largest one for each window that was acknowledged whole.
+inline constexpr std::uint32_t kWindowGrowthShare = 16;
+
+// Within a long message an acknowledgment is asked for this many times in a window.
+inline constexpr std::uint32_t kAckRequestsPerWindow = 4;
+
+// The local ACK timeout is never shorter: a peer that shares a busy core may not run for some milliseconds,
+// and ConnectX too has a floor of that order.
+inline constexpr std::chrono::nanoseconds kShortestAckTimeout = std::chrono::milliseconds(4);
+
+// When nothing was heard for this long, the last packet is sent once more and the wait doubles; this does not
+// count as a retry. A lost last packet or lost acknowledgment is found long before the local ACK timeout (67
+// ms by default), as ConnectX's adaptive retransmission does.
+inline constexpr std::chrono::nanoseconds kFirstProbe = std::chrono::milliseconds(1);
+inline constexpr std::chrono::nanoseconds kLongestProbe = std::chrono::milliseconds(500);
+
+// What expire() sends at most when the engine did not call transmit() first.
+inline constexpr unsigned kExpireBudget = 16;
+
+// The remote side's sentence has to fit the smallest path MTU.
+inline constexpr std::size_t kMaxReasonBytes = 256;
+
+}  // namespace qpair::softnic::roce
