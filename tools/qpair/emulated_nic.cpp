@@ -132,15 +132,16 @@ const char* variable_or_empty(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// `existing` with `entry` in front, unless it is in it. LD_PRELOAD separates by colon or space (ld.so(8)).
+// `existing` with `entry` in front and nowhere else. LD_PRELOAD separates by colon or space (ld.so(8)).
 std::string prepended(const std::string& existing, const std::string& entry) {
-  std::size_t start = 0;
-  while (start <= existing.size()) {
+  std::string list = entry;
+  for (std::size_t start = 0; start < existing.size();) {
     const std::size_t end = std::min(existing.find_first_of(": ", start), existing.size());
-    if (existing.compare(start, end - start, entry) == 0) return existing;
+    const std::string other = existing.substr(start, end - start);
+    if (!other.empty() && other != entry) list += ":" + other;
     start = end + 1;
   }
-  return existing.empty() ? entry : entry + ":" + existing;
+  return list;
 }
 
 }  // namespace

@@ -1,0 +1,15 @@
+# cmake -DFROM=README.md -DTO=example.cpp -P extract_block.cmake: the first ```cpp block, byte for byte.
+# Brackets and semicolons mean something in CMake's lists, so the text is cut by position and never split.
+file(READ "${FROM}" text)
+string(FIND "${text}" "```cpp\n" start)
+if(start EQUAL -1)
+  message(FATAL_ERROR "${FROM} has no C++ block")
+endif()
+math(EXPR start "${start} + 7")
+string(SUBSTRING "${text}" ${start} -1 text)
+string(FIND "${text}" "```" length)
+if(length EQUAL -1)
+  message(FATAL_ERROR "${FROM}: the C++ block does not end")
+endif()
+string(SUBSTRING "${text}" 0 ${length} text)
+file(WRITE "${TO}" "${text}")
