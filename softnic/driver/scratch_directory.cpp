@@ -92,8 +92,8 @@ bool abandoned(int parent, const char* name) {
   return dead;
 }
 
-void sweep(const std::string& parent) {
-  const int directory = open(parent.c_str(), kDirectory);
+void sweep(const char* parent) {
+  const int directory = open(parent, kDirectory);
   if (directory < 0) return;
   Entries entries;
   entries.each(directory, [&](const char* name) {
@@ -166,7 +166,7 @@ tl::expected<ScratchDirectory, std::string> ScratchDirectory::create_in(const st
       error = errno;
       continue;
     }
-    sweep(parent);
+    sweep(parent.c_str());
     std::string path = fmt::format("{}/{}-XXXXXX", parent, getpid());
     if (mkdtemp(path.data()) == nullptr) {
       error = errno;
@@ -193,6 +193,7 @@ void ScratchDirectory::remove() {
   const std::size_t length = path_.rfind('/');
   if (length < parent.size()) {
     std::memcpy(parent.data(), path_.data(), length);
+    sweep(parent.data());
     rmdir(parent.data());
   }
   forget();

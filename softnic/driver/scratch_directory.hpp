@@ -30,7 +30,7 @@ class ScratchDirectory {
   // Absolute, without symbolic links in it.
   const std::string& path() const { return path_; }
 
-  // Removes the directory with everything in it; the parent too when it is empty then.
+  // Removes the directory with everything in it; the parent too when it is empty then. Async-signal-safe.
   void remove();
   // In the child of fork(): the directory is the parent's. No memory is allocated or freed.
   void forget();

@@ -105,8 +105,9 @@ int open_device_in_place_of(int placeholder, int flags) {
 }  // namespace
 
 void Path::translate(const char* path) {
+  if (strnlen(path, PATH_MAX) == PATH_MAX) return;  // ENAMETOOLONG
   char normal[PATH_MAX];
-  std::size_t length = normalise(path, normal, sizeof normal);
+  const std::size_t length = normalise(path, normal, sizeof normal);
   if (length == 0 || !is_ours({normal, length})) return;
   const driver::SysfsTree* tree = device_files();
   if (tree == nullptr || tree->root().size() + length >= sizeof buffer_) {
