@@ -41,6 +41,7 @@ int tool_main(int argc, char** argv) {
   CLI::App app{"RDMA queue pairs, with or without the hardware.", "qpair"};
   app.set_version_flag("--version", "qpair " QPAIR_VERSION);
   app.require_subcommand(1);
+  app.get_formatter()->column_width(42);
   app.failure_message(CLI::FailureMessage::simple);
   app.footer(
       "Examples:\n"
@@ -55,11 +56,17 @@ int tool_main(int argc, char** argv) {
       doctor_command(app),      demo_server_command(app),
       demo_worker_command(app),
   };
+  if (!arguments.own.empty() && !arguments.own.front().starts_with("-") &&
+      app.get_subcommand_no_throw(arguments.own.front()) == nullptr) {
+    throw Failure("unknown command '" + arguments.own.front() + "'; `qpair --help` lists them", kUsage);
+  }
   try {
     std::reverse(arguments.own.begin(), arguments.own.end());  // as CLI11 takes a vector
     app.parse(arguments.own);
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);
+  } catch (const CLI::RequiredError&) {
+    return report("no command given; `qpair --help` lists them", kUsage);
   } catch (const CLI::ParseError& error) {
     return report(error.what(), kUsage);
   }

@@ -9,7 +9,8 @@
 namespace qpair::tool {
 
 Command run_command(CLI::App& root, const std::vector<std::string>& program) {
-  CLI::App* app = root.add_subcommand("run", "Run a program on the emulated NIC: qpair run [OPTIONS] -- PROGRAM [ARGS...]");
+  CLI::App* app = root.add_subcommand(
+      "run", "Run a program on the emulated NIC: qpair run [OPTIONS] -- PROGRAM [ARGS...]");
   app->prefix_command();  // the "--" may be left out
   auto options = std::make_shared<NicOptions>();
   add_nic_options(*app, *options);
