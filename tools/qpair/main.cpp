@@ -57,7 +57,9 @@ int tool_main(int argc, char** argv) {
       demo_worker_command(app),
   };
   if (!arguments.own.empty() && !arguments.own.front().starts_with("-") &&
-      app.get_subcommand_no_throw(arguments.own.front()) == nullptr) {
+      std::none_of(commands.begin(), commands.end(), [&arguments](const Command& command) {
+        return command.app->get_name() == arguments.own.front();
+      })) {
     throw Failure("unknown command '" + arguments.own.front() + "'; `qpair --help` lists them", kUsage);
   }
   try {
