@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <type_traits>
 
 // ---- The guarded instructions
 // -------------------------------------------------------------------------------------
@@ -350,12 +351,13 @@ class Chained {
 
 struct Handlers {
   Chained segv, bus;
-  std::atomic<bool> installed{false};
   std::mutex install;
 };
 Handlers& handlers() {
-  static auto* const instance = new Handlers;  // never destroyed: a fault may come while the process exits
-  return *instance;
+  // Needs no constructor and no destructor: a fault may come before and after those.
+  static constinit Handlers instance;
+  static_assert(std::is_trivially_destructible_v<Handlers>);
+  return instance;
 }
 Chained& chained(int signal) {
   return signal == SIGBUS ? handlers().bus : handlers().segv;
@@ -432,16 +434,12 @@ void install(int signal) {
 
 void install_fault_handler() {
   Handlers& all = handlers();
-  if (all.installed.load(std::memory_order_acquire)) return;
+  if (fault_handler_installed()) return;
   const std::lock_guard lock(all.install);
-  if (all.installed.load(std::memory_order_relaxed)) return;
+  if (fault_handler_installed()) return;
   install(SIGSEGV);
   install(SIGBUS);
-  all.installed.store(true, std::memory_order_release);
-}
-
-bool fault_handler_installed() {
-  return handlers().installed.load(std::memory_order_acquire);
+  internal::fault_handler_installed.store(true, std::memory_order_release);
 }
 
 void set_chained_action(int signal, const struct sigaction& action) {

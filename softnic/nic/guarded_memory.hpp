@@ -12,6 +12,7 @@
 
 #include <signal.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -38,7 +39,14 @@ namespace qpair::softnic::nic {
 // nor our own sigaction hook see it, and remembers what was installed before as the chained action.
 // Idempotent, thread-safe.
 void install_fault_handler();
-[[nodiscard]] bool fault_handler_installed();
+namespace internal {
+inline constinit std::atomic<bool> fault_handler_installed{false};
+}
+// Asked by the sigaction hook, also while sanitizers initialise themselves: touches nothing that has to be
+// made first.
+[[nodiscard]] inline bool fault_handler_installed() {
+  return internal::fault_handler_installed.load(std::memory_order_acquire);
+}
 
 // True: the fault was in one of the functions above, and the context now returns from it. For a handler of
 // the program's that has replaced ours.

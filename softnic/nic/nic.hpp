@@ -1,7 +1,8 @@
 #pragma once
-// The silicon, as the driver sees it: objects are made, changed and destroyed here, and an engine thread does what the
-// doorbells say. One Nic in a process. Every call is thread-safe (one lock, which the engine gives way on) and returns
-// an Errno in place of throwing; the reason of a refusal has then been said through explain.
+// The silicon, as the driver sees it: objects are made, changed and destroyed here, and an engine thread does
+// what the doorbells say. One Nic in a process. Every call is thread-safe (one lock, which the engine gives
+// way on) and returns an Errno in place of throwing; the reason of a refusal has then been said through
+// explain.
 
 #include <infiniband/verbs.h>
 
@@ -30,13 +31,13 @@ enum class Qpn : std::uint32_t {};
 enum class Mkey : std::uint32_t {};
 enum class UarId : std::uint32_t {};
 
-// Where the NIC reports to. Called on the engine thread or inside a control call, with the NIC's lock held: the sink
-// queues and returns, and never calls the Nic.
+// Where the NIC reports to. Called on the engine thread or inside a control call, with the NIC's lock held:
+// the sink queues and returns, and never calls the Nic.
 class EventSink {
  public:
   virtual ~EventSink() = default;
-  virtual void completion(Cqn cq) = 0;                           // an armed CQ has a completion to report
-  virtual void cq_event(Cqn cq, ibv_event_type event) = 0;       // IBV_EVENT_CQ_ERR
+  virtual void completion(Cqn cq) = 0;                      // an armed CQ has a completion to report
+  virtual void cq_event(Cqn cq, ibv_event_type event) = 0;  // IBV_EVENT_CQ_ERR
   virtual void qp_event(Qpn qp, ibv_event_type event) = 0;
 };
 
@@ -46,15 +47,15 @@ struct CqParameters {
   std::uint32_t entries;          // power of two
   std::uint32_t cqe_size;         // 64 or 128
   UarId uar;
-  EventSink* sink;                // outlives the CQ
+  EventSink* sink;  // outlives the CQ
 };
 
 struct MrParameters {
   Pdn pd;
   std::uint64_t address;  // program's address of the bytes (or of the NIC's mapping of a dma-buf)
   std::uint64_t length;
-  std::uint64_t iova;     // address that work requests use
-  int access;             // enum ibv_access_flags
+  std::uint64_t iova;  // address that work requests use
+  int access;          // enum ibv_access_flags
 };
 
 struct QpParameters {
@@ -62,7 +63,8 @@ struct QpParameters {
   Pdn pd;
   Cqn send_cq;
   Cqn recv_cq;
-  std::uint64_t buffer;           // program's address of the receive ring; the send ring follows it unless sq_buffer is set
+  std::uint64_t
+      buffer;  // program's address of the receive ring; the send ring follows it unless sq_buffer is set
   std::uint64_t sq_buffer;        // program's address of the send ring
   std::uint64_t doorbell_record;  // program's address: [0] receive, [1] send
   std::uint32_t sq_basic_blocks;  // power of two, or 0
@@ -70,12 +72,12 @@ struct QpParameters {
   std::uint32_t rq_wqe_shift;     // log2 of the bytes of a receive WQE
   std::uint32_t user_index;       // goes into the CQEs (CQE version 1)
   bool signal_all;
-  bool scatter_to_cqe_recv;       // short received data lies in the CQE
-  bool scatter_to_cqe_send;       // …and short read responses
+  bool scatter_to_cqe_recv;  // short received data lies in the CQE
+  bool scatter_to_cqe_send;  // …and short read responses
   bool wq_signature;
-  ibv_qp_cap capabilities;        // as granted
+  ibv_qp_cap capabilities;  // as granted
   UarId uar;
-  EventSink* sink;                // outlives the QP
+  EventSink* sink;  // outlives the QP
 };
 
 class Nic {
@@ -101,7 +103,7 @@ class Nic {
   Expected<Pdn> create_pd();
   Errno destroy_pd(Pdn pd);  // value 0: done. EBUSY while something uses it
 
-  Expected<Mkey> create_mr(const MrParameters& parameters);  // the key serves as lkey and rkey
+  Expected<Mkey> create_mr(const MrParameters& parameters);              // the key serves as lkey and rkey
   Errno change_mr(Mkey key, const MrParameters& parameters, int flags);  // flags: IBV_REREG_MR_CHANGE_*
   Errno destroy_mr(Mkey key);
 
@@ -111,7 +113,8 @@ class Nic {
   Errno destroy_cq(Cqn cq);
 
   Expected<Qpn> create_qp(const QpParameters& parameters);
-  Errno modify_qp(Qpn qp, const ibv_qp_attr& attributes, int mask);  // EINVAL for what IBTA 10.3 and the limits forbid
+  Errno modify_qp(Qpn qp, const ibv_qp_attr& attributes,
+                  int mask);  // EINVAL for what IBTA 10.3 and the limits forbid
   Errno query_qp(Qpn qp, ibv_qp_attr& attributes, ibv_qp_init_attr& initial);
   Errno destroy_qp(Qpn qp);
 

@@ -1,0 +1,95 @@
+#pragma once
+// The doorbell (UAR) pages: where programs store to tell the NIC about work. Engine lock held.
+//
+// A page has a CQ doorbell at 0x20 and blue flame registers from 0x800 on, each of two halves that programs
+// use in turn (rdma-core providers/mlx5/mlx5.c, bfs[].offset). The NIC takes a register's value by exchanging
+// it with 0. Two stores between two scans leave only the second: so a doorbell is a hint that its page was
+// used, and doorbell records are what counts (`touched`).
+//
+// To sleep without missing a doorbell, the program's mapping of every page is write-protected through
+// userfaultfd: the next store blocks its thread until the engine has woken up and lifted the protection. A
+// page stays protected until it is stored to, so pages that are not used cost nothing.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "softnic/nic/nic.hpp"
+#include "softnic/nic/user_faults.hpp"
+#include "softnic/wire/link.hpp"
+
+namespace qpair::softnic::nic {
+
+struct SendDoorbell {
+  std::uint32_t qpn;
+  std::uint32_t opmod_idx_opcode;  // the first word of the last WQE
+};
+
+class DoorbellPages {
+ public:
+  UarId add(std::byte* page);
+  void mapped(UarId uar, void* address);
+  bool remove(UarId uar);
+  bool empty() const { return pages_.empty(); }
+
+  // Takes every doorbell that was rung since the last scan. True: there was one.
+  template <typename OnSend, typename OnArm>
+  bool scan(OnSend&& on_send, OnArm&& on_arm) {
+    bool any = false;
+    for (Page& page : pages_) {
+      bool rung = false;
+      for (const std::size_t offset : kRegisters) {
+        const std::uint64_t value = take(page, offset);
+        if (value == 0) continue;
+        rung = true;
+        on_send(decode(value));
+      }
+      if (take(page, kArmRegister) != 0) {
+        rung = true;
+        on_arm();
+      }
+      if (!rung) continue;
+      any = true;
+      page.open_until = wire::TimePoint::min();
+    }
+    return any;
+  }
+
+  // Protects every page that is not protected yet. False: some page is open still, so a store to it will not
+  // wake anybody.
+  bool protect(wire::TimePoint now);
+  // Lifts the protection of the page that was stored to, and leaves it open until the store is seen, at most
+  // for a moment.
+  void faulted(std::uint64_t address, wire::TimePoint now);
+
+  UserFaults& faults() { return faults_; }
+
+ private:
+  struct Mapping {
+    std::uint64_t address;
+    bool protectable;
+    bool is_protected;
+  };
+  struct Page {
+    UarId id;
+    std::byte* registers;
+    std::vector<Mapping> mappings;
+    wire::TimePoint open_until = wire::TimePoint::min();  // not to be protected before
+  };
+
+  static constexpr std::size_t kArmRegister = 0x20;
+  static constexpr std::size_t kRegisters[] = {0x800, 0x900, 0xa00, 0xb00};
+
+  static std::uint64_t take(Page& page, std::size_t offset) {
+    auto* const at = reinterpret_cast<std::uint64_t*>(page.registers + offset);
+    if (__atomic_load_n(at, __ATOMIC_ACQUIRE) == 0) return 0;
+    return __atomic_exchange_n(at, std::uint64_t{0}, __ATOMIC_ACQ_REL);
+  }
+  static SendDoorbell decode(std::uint64_t value);
+
+  std::vector<Page> pages_;
+  std::uint32_t next_id_ = 1;
+  UserFaults faults_;
+};
+
+}  // namespace qpair::softnic::nic

@@ -1,0 +1,175 @@
+#include "softnic/nic/engine.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <ctime>
+
+#include "softnic/nic/guarded_memory.hpp"
+#include "softnic/nic/tunables.hpp"
+
+// Descriptors are used by raw system calls: they are none of the program's, and the interposed libc need not
+// look.
+
+namespace qpair::softnic::nic {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kStackSize = std::size_t{512} << 10;
+
+void write_eventfd(int fd) {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const long written = syscall(SYS_write, fd, &one, sizeof one);
+}
+
+void drain_eventfd(int fd) {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const long got = syscall(SYS_read, fd, &count, sizeof count);
+}
+
+}  // namespace
+
+// ---- Control calls
+// --------------------------------------------------------------------------------------------
+
+Engine::Control::Control(Engine& engine) : engine_(engine) {
+  engine_.waiting_.fetch_add(1, std::memory_order_relaxed);
+  engine_.mutex_.lock();
+  engine_.waiting_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+Engine::Control::~Control() {
+  const bool asleep = engine_.asleep_.load(std::memory_order_relaxed);
+  engine_.mutex_.unlock();
+  if (asleep) engine_.kick();
+}
+
+void Engine::kick() {
+  if (kick_fd_ >= 0) write_eventfd(kick_fd_);
+}
+
+int Engine::start() {
+  if (started_) return 0;
+  install_fault_handler();
+  kick_fd_ = static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (kick_fd_ < 0) return errno;
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackSize);
+  // The program's signals are handled on the program's threads.
+  sigset_t blocked;
+  sigset_t before;
+  sigfillset(&blocked);
+  sigdelset(&blocked, SIGSEGV);
+  sigdelset(&blocked, SIGBUS);
+  pthread_sigmask(SIG_SETMASK, &blocked, &before);
+  const int error = pthread_create(&thread_, &attributes, entry, this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&attributes);
+  if (error != 0) return error;
+  started_ = true;
+  return 0;
+}
+
+Engine::~Engine() {
+  if (started_) {
+    stop_.store(true, std::memory_order_release);
+    kick();
+    pthread_join(thread_, nullptr);
+  }
+  if (kick_fd_ >= 0) syscall(SYS_close, kick_fd_);
+}
+
+void Engine::abandon() {
+  started_ = false;
+  chip_.pages().faults().abandon();
+  if (kick_fd_ >= 0) syscall(SYS_close, kick_fd_);
+  kick_fd_ = -1;
+  if (const int fd = chip_.link().descriptor(); fd >= 0) syscall(SYS_close, fd);
+}
+
+// ---- The thread
+// -----------------------------------------------------------------------------------------------
+
+void* Engine::entry(void* self) {
+  pthread_setname_np(pthread_self(), "qpair-nic");
+  static_cast<Engine*>(self)->run();
+  return nullptr;
+}
+
+void Engine::run() {
+  std::unique_lock lock(mutex_);
+  Clock::time_point last_work = Clock::now();
+  while (!stop_.load(std::memory_order_acquire)) {
+    const auto now = Clock::now();
+    if (chip_.round(now)) {
+      last_work = now;
+      nap_ = kShortestNap;
+    } else if (now - last_work > kSpin) {
+      sleep(lock);
+      last_work = Clock::now() - kSpin / 2;
+    }
+    give_way(lock);
+  }
+}
+
+void Engine::give_way(std::unique_lock<std::mutex>& lock) {
+  if (waiting_.load(std::memory_order_relaxed) == 0) return;
+  lock.unlock();
+  while (waiting_.load(std::memory_order_relaxed) != 0 && !stop_.load(std::memory_order_relaxed))
+    sched_yield();
+  lock.lock();
+}
+
+void Engine::sleep(std::unique_lock<std::mutex>& lock) {
+  const bool doorbells_wake = chip_.pages().protect(Clock::now());
+  if (chip_.anything_left()) return;
+  const auto now = Clock::now();
+  const auto until = wake_time(doorbells_wake, now);
+  if (until <= now) return;
+  wait(until, lock);
+}
+
+wire::TimePoint Engine::wake_time(bool doorbells_wake, wire::TimePoint now) {
+  auto until = chip_.deadline();
+  if (!doorbells_wake) {
+    until = std::min(until, now + nap_);
+    nap_ = std::min<std::chrono::nanoseconds>(nap_ * 2, kLongestNap);
+  }
+  return until;
+}
+
+void Engine::wait(wire::TimePoint until, std::unique_lock<std::mutex>& lock) {
+  UserFaults& faults = chip_.pages().faults();
+  std::array<pollfd, 3> fds{
+      {{kick_fd_, POLLIN, 0}, {chip_.link().descriptor(), POLLIN, 0}, {faults.descriptor(), POLLIN, 0}}};
+  timespec timeout{};
+  if (until != wire::TimePoint::max()) {
+    const auto left = std::max(until - Clock::now(), Clock::duration::zero());
+    timeout.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(left).count();
+    timeout.tv_nsec = (left % std::chrono::seconds(1)).count();
+  }
+  asleep_.store(true, std::memory_order_relaxed);
+  lock.unlock();
+  syscall(SYS_ppoll, fds.data(), fds.size(), until != wire::TimePoint::max() ? &timeout : nullptr, nullptr,
+          0);
+  lock.lock();
+  asleep_.store(false, std::memory_order_relaxed);
+  if (fds[0].revents != 0) drain_eventfd(kick_fd_);
+  if (fds[2].revents == 0) return;
+  const auto now = Clock::now();
+  nap_ = kShortestNap;
+  while (const auto address = faults.next()) chip_.pages().faulted(*address, now);
+}
+
+}  // namespace qpair::softnic::nic
