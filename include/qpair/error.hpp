@@ -35,7 +35,7 @@ enum class ErrorCode : std::uint8_t {
 // numbers, and the sentence is composed when message() is called. Copying is cheap.
 class Error {
  public:
-  // With a text made up at run time; for the control path.
+  // With a text made up at run time; for the control path. What errno means is put behind it.
   static Error make(ErrorCode code, std::string message, int system_errno = 0);
   // With a static text, in fmt's syntax, and up to four numbers to put in. `text` must live for ever: a
   // literal.

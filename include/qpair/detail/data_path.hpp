@@ -134,6 +134,8 @@ class DataPath {
 
   // Asks for an event at the next completion of that side.
   virtual Result<void> arm(PollTarget side, bool solicited_only) = 0;
+  // Such an event was taken from the channel. `side`: Send or Recv.
+  virtual void event_taken(PollTarget side) = 0;
 
   virtual void open_receive() = 0;  // the queue pair is in INIT or beyond
   virtual void open_send() = 0;     // …in RTS

@@ -1,0 +1,104 @@
+#pragma once
+// The data path of mlx5 devices: WQEs into the send and receive rings, doorbells to the register, CQEs out of
+// the completion rings. It knows memory only, so tests run it on plain arrays.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "qpair/detail/data_path.hpp"
+#include "qpair/mlx5/cqe.hpp"
+#include "src/datapath/mlx5_cq.hpp"
+#include "src/datapath/work.hpp"
+
+namespace qpair::detail {
+
+// Where the hardware's structures are: what mlx5dv_init_obj() says of a queue pair and its completion queues.
+struct Mlx5Rings {
+  std::uint32_t qp_num = 0;
+  std::byte* send_ring = nullptr;
+  std::uint32_t send_blocks = 0;  // power of two
+  std::byte* receive_ring = nullptr;
+  std::uint32_t receive_count = 0;   // power of two
+  std::uint32_t receive_stride = 0;  // bytes
+  mlx5::be32* record = nullptr;      // two entries
+  std::byte* reg = nullptr;          // doorbell register
+  std::uint32_t blue_flame =
+      0;  // bytes of one of its two buffers; 0: none, or shared with another queue pair
+  Mlx5CqRing send_cq;
+  Mlx5CqRing receive_cq;
+};
+
+// Where the counters start; for tests of what happens when they wrap. On a device a multiple of 65,536, as
+// the hardware starts at 0.
+struct StartIndices {
+  std::uint64_t send = 0;
+  std::uint64_t receive = 0;
+};
+
+class Mlx5DataPath final : public DataPath {
+ public:
+  Mlx5DataPath(const Mlx5Rings& rings, const WorkLimits& limits, StartIndices start = {});
+
+  Result<WrId> enqueue(const Work& work) override;
+  Result<WrId> post(const Work& work) override;
+  Result<void> ring_doorbell() override;
+  Result<DoorBell> doorbell() const override;
+  Result<WrId> receive(std::span<const RdmaBuffer> pieces) override;
+  int poll_send(IbvWc& wc) override;
+  int poll_receive(IbvWc& wc) override;
+  [[nodiscard]] Counters send_counters() const override;
+  [[nodiscard]] Counters receive_counters() const override;
+  Result<void> arm(PollTarget side, bool solicited_only) override;
+  void event_taken(PollTarget side) override;
+  void open_receive() override;
+  void open_send() override;
+  void reset() override;
+
+  // Basic blocks that may be outstanding.
+  [[nodiscard]] std::uint64_t capacity() const { return capacity_; }
+
+ private:
+  // What a WQE of a split operation is part of.
+  struct Part {
+    std::uint64_t operation = 0;  // number of its last WQE
+    std::uint64_t bytes = 0;      // of the whole
+  };
+
+  std::uint64_t blocks_needed(const Work& work, const WorkPlan& planned) const;
+  void write(const Work& work, const WorkPlan& planned, std::uint64_t blocks);
+  void write_entry(const Work& work, mlx5::Opcode opcode, std::uint64_t remote_offset, std::uint64_t bytes,
+                   PieceWalker& walker, std::uint8_t flags, std::uint64_t slot_flags);
+  bool finish_send(const mlx5::Cqe64& cqe, mlx5::CqeOpcode opcode, IbvWc& wc);
+  void finish_receive(const mlx5::Cqe64& cqe, mlx5::CqeOpcode opcode, IbvWc& wc);
+  void retire(std::uint64_t begin, std::uint64_t slot_word);
+
+  const std::uint32_t qp_num_;
+  const WorkLimits limits_;
+  Mlx5Cq send_cq_;
+  Mlx5Cq receive_cq_;
+
+  // Send side, beside send_.
+  std::vector<std::uint64_t> slots_;
+  std::vector<Part> parts_;
+  std::uint64_t capacity_;
+  std::uint64_t retired_;                          // position up to which room was given back
+  std::uint64_t completed_ = 0;                    // WQEs
+  std::uint64_t failed_part_ = ~std::uint64_t{0};  // split operation whose failure was reported
+  SilentSignals silent_;
+  bool send_open_ = false;
+
+  // Receive side. Positions are like those of the send ring: their low 16 bits are the hardware's.
+  std::byte* const receive_ring_;
+  const std::uint32_t receive_mask_;
+  const std::uint32_t receive_stride_;
+  const std::uint32_t receive_slots_;  // data segments in a WQE
+  const std::uint64_t receive_capacity_;
+  mlx5::be32* const receive_record_;
+  std::uint64_t receive_position_;
+  std::uint64_t receive_surplus_ = 0;  // position - surplus is the number of WQEs
+  std::uint64_t receive_completed_;
+  bool receive_open_ = false;
+};
+
+}  // namespace qpair::detail
