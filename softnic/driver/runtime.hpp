@@ -1,28 +1,35 @@
 #pragma once
-// The one emulated NIC of this process and the configuration that it was made with. Made on first use, so that a
-// program which never looks for RDMA devices pays nothing. Thread-safe; never throws.
+// The one emulated NIC of this process and the configuration that it was made with. Made on first use, so
+// that a program which never looks for RDMA devices pays nothing. Thread-safe; never throws.
+
+#include <memory>
 
 #include "softnic/config.hpp"
 #include "softnic/nic/nic.hpp"
 
 namespace qpair::softnic::driver {
 
-// The NIC, made from NicConfig::from_environment() by the first caller. Null when it cannot be made; the reason has then
-// been said through explain, once, and later calls stay null: a machine without the device.
+// The NIC, made from NicConfig::from_environment() by the first caller. Null when it cannot be made; the
+// reason has then been said through explain, once, and later calls stay null: a machine without the device.
+// Null after shut_down().
 nic::Nic* current_nic();
+
+// The same with a share in its life: who holds it may use it until it lets go, whatever happens meanwhile.
+std::shared_ptr<nic::Nic> share_nic();
 
 // What current_nic() was made with; defaults while there is none. Valid until the process ends.
 const NicConfig& current_config();
 
-// In the child of fork(): the parent's NIC is abandoned (its engine thread does not exist here) and the next
-// current_nic() makes a new one. Files opened before the fork answer EIO from then on. The first current_nic() installs
-// this with pthread_atfork, so that nobody has to call it.
-void reset_after_fork();
-
-// Counts up at every fork in the child: whatever belongs to an older generation belongs to the parent's NIC.
+// Counts up at every fork, in the child: what was made in an older generation belongs to the parent's NIC,
+// whose engine and locks do not work here. The first current_nic() registers the fork handlers; the next one
+// in the child makes a NIC of the child's own.
 unsigned fork_generation();
 
-// Ends the NIC at process exit: the engine stops, and everything that is called later finds no NIC.
+// At process exit (registered by the first current_nic()): every open device is closed and the NIC ends, so
+// that a capture is complete. Whoever calls later finds no device.
 void shut_down();
+
+// Called by shut_down() before the NIC goes. `close_all` must not throw.
+void at_shut_down(void (*close_all)());
 
 }  // namespace qpair::softnic::driver

@@ -1,0 +1,95 @@
+#include "softnic/driver/system.hpp"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+namespace qpair::softnic::driver::system {
+namespace {
+
+template <typename... Arguments>
+long call(long number, Arguments... arguments) {
+  const int saved = errno;
+  const long result = ::syscall(number, arguments...);
+  const long value = result == -1 ? -static_cast<long>(errno) : result;
+  errno = saved;  // a successful call of the program's must leave errno alone
+  return value;
+}
+
+}  // namespace
+
+int close(int fd) {
+  return static_cast<int>(call(SYS_close, fd));
+}
+
+ssize_t read(int fd, void* bytes, std::size_t size) {
+  return call(SYS_read, fd, bytes, size);
+}
+
+ssize_t write(int fd, const void* bytes, std::size_t size) {
+  return call(SYS_write, fd, bytes, size);
+}
+
+ssize_t read_without_waiting(int fd, void* bytes, std::size_t size) {
+  const iovec vector{.iov_base = bytes, .iov_len = size};
+  // Offset -1: the file's own position (preadv2(2)); its two halves are separate arguments.
+  return call(SYS_preadv2, fd, &vector, 1L, -1L, -1L, static_cast<long>(RWF_NOWAIT));
+}
+
+int memory_file(const char* name) {
+  return static_cast<int>(
+      call(SYS_memfd_create, name, static_cast<unsigned>(MFD_CLOEXEC | MFD_ALLOW_SEALING)));
+}
+
+int resize_file(int fd, off_t size) {
+  return static_cast<int>(call(SYS_ftruncate, fd, size));
+}
+
+int seal_file(int fd, int seals) {
+  return static_cast<int>(call(SYS_fcntl, fd, F_ADD_SEALS, seals));
+}
+
+int semaphore_eventfd() {
+  return static_cast<int>(call(SYS_eventfd2, 0U, EFD_CLOEXEC | EFD_SEMAPHORE));
+}
+
+int duplicate_above(int fd, int lowest) {
+  return static_cast<int>(call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, lowest));
+}
+
+long map(std::size_t length, int protection, int flags, int fd, off_t offset) {
+  return call(SYS_mmap, nullptr, length, protection, flags, fd, offset);
+}
+
+int unmap(void* address, std::size_t length) {
+  return static_cast<int>(call(SYS_munmap, address, length));
+}
+
+long map_again(void* mapping, std::size_t length) {
+  return call(SYS_mremap, mapping, std::size_t{0}, length, static_cast<unsigned long>(MREMAP_MAYMOVE),
+              nullptr);
+}
+
+int not_in_children(void* address, std::size_t length) {
+  return static_cast<int>(call(SYS_madvise, address, length, MADV_DONTFORK));
+}
+
+int is_mapped(const void* address, std::size_t length) {
+  return static_cast<int>(call(SYS_msync, address, length, MS_ASYNC));
+}
+
+std::size_t descriptor_name(int fd, char* name, std::size_t size) {
+  char path[40];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  const long length = call(SYS_readlinkat, AT_FDCWD, path, name, size);
+  return length < 0 ? 0 : static_cast<std::size_t>(length);
+}
+
+}  // namespace qpair::softnic::driver::system
