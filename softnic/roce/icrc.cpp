@@ -31,7 +31,7 @@ std::uint32_t crc(std::uint32_t seed, const void* from, std::size_t size) {
 
 }  // namespace
 
-Icrc::Icrc(const wire::Endpoint& source, const wire::Endpoint& destination) {
+Icrc::Icrc(const wire::Endpoint& source, const wire::Endpoint& destination, std::uint16_t identification) {
   pseudo_.fill(0xff);
   std::uint8_t* ip = pseudo_.data() + kOnes;
   std::size_t ip_size = kIpv4Size;
@@ -39,7 +39,7 @@ Icrc::Icrc(const wire::Endpoint& source, const wire::Endpoint& destination) {
     ip[0] = 0x45;  // version 4, 5 words; type of service, time to live and checksum stay ones
     ip_length_at_ = kOnes + 2;
     ip_length_counts_header_ = true;
-    ip[4] = ip[5] = 0;        // identification
+    store16(ip + 4, identification);
     ip[6] = 0x40, ip[7] = 0;  // do not fragment
     ip[9] = kUdpProtocol;
     std::copy_n(source.address.begin() + 12, 4, ip + 12);

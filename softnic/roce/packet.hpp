@@ -111,7 +111,9 @@ bool check_icrc(const wire::Frame& frame);
 class Icrc {
  public:
   Icrc() = default;
-  Icrc(const wire::Endpoint& source, const wire::Endpoint& destination);
+  // `identification` of the IPv4 header: 0 in everything that is sent here; captured packets may have
+  // another.
+  Icrc(const wire::Endpoint& source, const wire::Endpoint& destination, std::uint16_t identification = 0);
   // `packet` ends with room for the CRC and has at least a base header.
   void seal(std::span<std::byte> packet);
   bool check(std::span<const std::byte> packet);
