@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
@@ -66,7 +67,7 @@ std::optional<std::chrono::nanoseconds> parse_duration(std::string_view text) {
   if (!number || !(*number >= 0 && *number * scale <= static_cast<double>(kLongestDelay.count()))) {
     return std::nullopt;
   }
-  return std::chrono::nanoseconds{static_cast<std::int64_t>(*number * scale + 0.5)};
+  return std::chrono::nanoseconds{std::llround(*number * scale)};
 }
 
 std::optional<bool> parse_flag(std::string_view text) {

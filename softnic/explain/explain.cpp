@@ -1,14 +1,13 @@
 #include "softnic/explain/explain.hpp"
 
-#include <fmt/format.h>
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -95,10 +94,13 @@ void report_held_back(Kind kind, Meter& meter) {
   if (count == 0) {
     return;
   }
-  std::array<char, 64> text;
-  const auto end = fmt::format_to_n(text.data(), text.size(), "… and {} more {}", count, plural(kind));
+  std::array<char, 16> digits{};
+  const char* const end = std::to_chars(digits.data(), digits.data() + digits.size(), count).ptr;
   Line line;
-  line.append({text.data(), std::min(end.size, text.size())});
+  line.append("… and ");
+  line.append({digits.data(), static_cast<std::size_t>(end - digits.data())});
+  line.append(" more ");
+  line.append(plural(kind));
   line.write();
 }
 
@@ -142,12 +144,12 @@ const LastWords last_words;
 
 }  // namespace
 
-void configure(Options options) {
+void configure(Options options) noexcept {
   quiet.store(options.quiet, std::memory_order_relaxed);
   strict.store(options.strict, std::memory_order_relaxed);
 }
 
-void say(Kind kind, std::string_view sentence) {
+void say(Kind kind, std::string_view sentence) noexcept {
   const int saved_errno = errno;
   Meter& meter = meters[static_cast<std::size_t>(kind) % kKinds];
   const bool fatal = kind == Kind::Finding && strict.load(std::memory_order_relaxed);
@@ -163,7 +165,7 @@ void say(Kind kind, std::string_view sentence) {
   errno = saved_errno;
 }
 
-void finish() {
+void finish() noexcept {
   for (std::size_t kind = 0; kind < kKinds; ++kind) {
     report_held_back(static_cast<Kind>(kind), meters[kind]);
   }

@@ -18,15 +18,15 @@ struct Options {
   bool strict = false;  // a Finding ends the process (SIGABRT after the sentence, said even when quiet)
 };
 
-void configure(Options options);
+void configure(Options options) noexcept;
 
 // One sentence or two, with the numbers, no newline at the end. Printed on stderr as one line.
 // With fmt: say(Kind::Failure, fmt::format("…", …)).
 // A flood of one kind is cut to a few each second, and then "… and K more". Safe in a signal handler and
 // after fork().
-void say(Kind kind, std::string_view sentence);
+void say(Kind kind, std::string_view sentence) noexcept;
 
 // Says how many sentences a flood still holds back. Happens by itself at exit.
-void finish();
+void finish() noexcept;
 
 }  // namespace qpair::softnic::explain
