@@ -136,6 +136,7 @@ UdpLink::UdpLink(Descriptor fd, const UdpOptions& options)
   } else {
     set_option(fd_.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, static_cast<int>(IPV6_PMTUDISC_DO));
   }
+  set_option(fd_.get(), SOL_SOCKET, SO_RXQ_OVFL, 1);
   if (options.offload) {
     set_option(fd_.get(), SOL_UDP, UDP_GRO, 1);
     // Asks whether the kernel knows the option; 0 leaves the choice to each message.
@@ -378,18 +379,33 @@ void UdpLink::start_message() {
   receive_.offset = 0;
   receive_.segment = message.msg_len;
   receive_.source = from_sockaddr(receive_.sources[receive_.next]);
-  const msghdr& header = message.msg_hdr;
-  if (header.msg_controllen < sizeof(cmsghdr)) {
-    return;
-  }
-  const cmsghdr* control = CMSG_FIRSTHDR(&header);
-  if (control != nullptr && control->cmsg_level == SOL_UDP && control->cmsg_type == UDP_GRO) {
-    int segment = 0;
-    std::memcpy(&segment, CMSG_DATA(control), sizeof(segment));
-    if (segment > 0) {
-      receive_.segment = static_cast<std::size_t>(segment);
+  msghdr header = message.msg_hdr;
+  for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
+       control = CMSG_NXTHDR(&header, control)) {
+    if (control->cmsg_level == SOL_UDP && control->cmsg_type == UDP_GRO) {
+      int segment = 0;
+      std::memcpy(&segment, CMSG_DATA(control), sizeof(segment));
+      if (segment > 0) {
+        receive_.segment = static_cast<std::size_t>(segment);
+      }
+    } else if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SO_RXQ_OVFL) {
+      std::uint32_t lost = 0;
+      std::memcpy(&lost, CMSG_DATA(control), sizeof(lost));
+      note_overrun(lost);
     }
   }
+}
+
+// The kernel adds its count to the next message only when it is not zero.
+void UdpLink::note_overrun(std::uint32_t lost_so_far) {
+  if (counters_.overrun == 0 && lost_so_far > 0) {
+    explain::say(
+        Kind::Notice,
+        fmt::format("the kernel lost packets to {} because its receive buffer of {} KiB was full; they "
+                    "are sent again, which costs time. sysctl net.core.rmem_max=8388608 gives it room",
+                    to_string(local_), receive_buffer_ >> 10));
+  }
+  counters_.overrun = lost_so_far;
 }
 
 std::size_t UdpLink::poll(const Receiver& receiver, std::size_t limit, TimePoint now) {

@@ -33,6 +33,7 @@ struct UdpCounters {
   std::uint64_t sent_packets = 0, sent_messages = 0, send_calls = 0;
   std::uint64_t received_packets = 0, received_messages = 0, receive_calls = 0;
   std::uint64_t dropped_full = 0;         // the socket took no more and the arena was full
+  std::uint64_t overrun = 0;              // received ones that the kernel lost: its buffer was full
   std::uint64_t dropped_unreachable = 0;  // refused by the kernel: no route, too long, not permitted
 };
 
@@ -93,8 +94,8 @@ class UdpLink final : public Link {
     socklen_t length = 0;
     bool on_this_host = false;
   };
-  struct Control {  // room for one cmsg of an int
-    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> bytes{};
+  struct Control {  // room for two control messages of an int
+    alignas(cmsghdr) std::array<std::byte, 2 * CMSG_SPACE(sizeof(int))> bytes{};
   };
   struct SendBatch {
     std::array<mmsghdr, kSendBatch> messages{};
@@ -129,6 +130,7 @@ class UdpLink final : public Link {
   void drop_pending();
   bool receive();
   void start_message();
+  void note_overrun(std::uint32_t lost_so_far);
   void turn_off(int error);
 
   Descriptor fd_;

@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "tests/unit/wire/links.hpp"
 
 namespace qpair::softnic::wire {
@@ -242,6 +244,32 @@ TEST(UdpLinkOpen, ASocketClosedUnderneathEndsTheLinkWithASentence) {
   EXPECT_EQ(receive_all(*one).size(), 0U);
   send(*one, endpoint("127.71.0.1"), pattern(64, 1));
   one->flush();
+}
+
+TEST(UdpLinkOpen, PacketsThatTheKernelHadNoRoomForAreCountedAndExplainedOnce) {
+  const auto one = open_link(1);
+  auto small =
+      UdpLink::open_anywhere(static_cast<std::uint64_t>(::getpid()), {.local = {}, .socket_buffer = 65536});
+  ASSERT_TRUE(small) << small.error();
+  std::uint32_t sent = 0;
+  const auto flood = [&] {
+    for (int i = 0; i < 200; ++i) {
+      send(*one, (*small)->local(), pattern(4120, sent++));
+    }
+    one->flush();
+    return receive_all(**small).size();
+  };
+  testing::internal::CaptureStderr();
+  std::size_t received = flood();
+  send(*one, (*small)->local(), pattern(64, sent++));  // brings the news
+  one->flush();
+  received += receive_all(**small).size();
+  EXPECT_LT(received, sent);
+  EXPECT_GT((*small)->counters().overrun, 0U);
+  flood();
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, testing::HasSubstr("receive buffer of 128 KiB was full"));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
 }
 
 // The invariant CRC covers the IPv4 header: only with identification 0 and Don't Fragment do both sides know
