@@ -48,34 +48,34 @@ bool is_ours(std::string_view path) {
   return path == kNodeByNumber;
 }
 
-// Without "//", "/./" and, as long as no component of ours has been met, "/../": none of the directories
-// above ours is a symbolic link. Below, ".." may follow a link and is the kernel's business. The length, or 0
-// if it does not fit.
-std::size_t normalise(const char* path, char* out, std::size_t room) {
+// Without "//", "/./" and "/../", until a directory of ours has been met: none of those above ours is a
+// symbolic link. The rest is the kernel's business, as there ".." and a slash at the end may follow a link.
+// The length, or 0: not ours.
+std::size_t find_ours(const char* path, char* out, std::size_t room) {
   std::size_t length = 0;
   while (*path != '\0') {
     while (*path == '/') ++path;
     const char* end = path;
     while (*end != '\0' && *end != '/') ++end;
     const std::string_view component(path, static_cast<std::size_t>(end - path));
-    const bool slash_at_end = component.empty();
-    if (slash_at_end && length > 0 &&
-        is_ours({out, length})) {  // "link/" follows the link: the slash matters
-      if (length + 2 > room) return 0;
-      out[length++] = '/';
-    } else if (component == ".." && !is_ours({out, length})) {
+    path = end;
+    if (component == "..") {
       while (length > 0 && out[--length] != '/') {
       }
-    } else if (!slash_at_end && component != ".") {
-      if (length + component.size() + 2 > room) return 0;
-      out[length++] = '/';
-      std::memcpy(out + length, component.data(), component.size());
-      length += component.size();
+      continue;
     }
-    path = end;
+    if (component.empty() || component == ".") continue;
+    if (length + component.size() + 2 > room) return 0;
+    out[length++] = '/';
+    std::memcpy(out + length, component.data(), component.size());
+    length += component.size();
+    if (!is_ours({out, length})) continue;
+    const std::size_t rest = std::strlen(path);
+    if (length + rest + 1 > room) return 0;
+    std::memcpy(out + length, path, rest + 1);
+    return length + rest;
   }
-  out[length] = '\0';
-  return length;
+  return 0;
 }
 
 // sysfs attributes that the kernel refuses to read.
@@ -107,8 +107,8 @@ int open_device_in_place_of(int placeholder, int flags) {
 void Path::translate(const char* path) {
   if (strnlen(path, PATH_MAX) == PATH_MAX) return;  // ENAMETOOLONG
   char normal[PATH_MAX];
-  const std::size_t length = normalise(path, normal, sizeof normal);
-  if (length == 0 || !is_ours({normal, length})) return;
+  const std::size_t length = find_ours(path, normal, sizeof normal);
+  if (length == 0) return;
   const driver::SysfsTree* tree = device_files();
   if (tree == nullptr || tree->root().size() + length >= sizeof buffer_) {
     std::strcpy(buffer_, kAbsent);
