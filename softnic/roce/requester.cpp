@@ -235,23 +235,27 @@ void Requester::send_atomic(const Outstanding& atomic) {
   out->finish();
 }
 
-// The last packet that was sent goes out again. If it was lost, that repairs it; if one before it was lost,
-// it draws the NAK; if the acknowledgment was lost, it draws another.
+// A read or atomic that is waited for is asked for again. Otherwise the last packet that was sent goes out
+// once more: if it was lost, that repairs it; if one before it was lost, it draws the NAK; if the
+// acknowledgment was lost, another.
 void Requester::send_probe() {
-  if (in_flight() == 0) return;
-  const bool within = cursor_packet_ > 0;
-  const std::uint64_t position = within ? cursor_ : cursor_ - 1;
-  const Outstanding& last = ring_.at(position);
-  const std::uint32_t packet = (within ? cursor_packet_ : last.packets) - 1;
+  if (in_flight() == 0) return;  // transmit() will send
   ++connection_.counters.retransmitted_packets;
-  if (last.is_atomic()) return send_atomic(last);
-  if (!last.is_read()) {
-    static_cast<void>(send_data_packet(last, packet, true));
-    return;
+  const Outstanding& front = ring_.front();
+  if (front.is_atomic()) return send_atomic(front);
+  if (front.is_read()) {
+    const std::uint32_t start = (una_.value() - front.first.value()) & Psn::kMask;
+    const std::uint32_t end = std::min(front.packets, (start / front.chunk + 1) * front.chunk);
+    return send_read_request(front, start, end - start);
   }
-  std::uint32_t start = packet / last.chunk * last.chunk;
-  if (position == ring_.head()) start = std::max(start, (una_.value() - last.first.value()) & Psn::kMask);
-  send_read_request(last, start, packet + 1 - start);
+  std::uint64_t position = cursor_;
+  std::uint32_t packet = cursor_packet_;
+  while (packet == 0) packet = ring_.at(--position).packets;
+  const Outstanding& last = ring_.at(position);
+  if (last.is_atomic()) return send_atomic(last);
+  if (!last.is_read()) return static_cast<void>(send_data_packet(last, packet - 1, true));
+  const std::uint32_t start = (packet - 1) / last.chunk * last.chunk;
+  send_read_request(last, start, packet - start);
 }
 
 void Requester::block_on(Refusal why) {

@@ -498,6 +498,20 @@ TEST_F(Requesting, ALostReadResponseIsProbedFromWhereItStopped) {
   EXPECT_THAT(sends(), ElementsAre("RDMA READ Request 6 for 512"));
 }
 
+// Found by the storm: the write behind the read was acknowledged again and again, and the read never asked
+// for.
+TEST_F(Requesting, AReadThatEverythingWaitsForIsWhatIsProbed) {
+  connect();
+  host.post(make(Operation::Read, 8), 0);
+  host.post(make(Operation::Write, 1), 0);
+  sends();
+  receive_ack(6);
+  sends();
+  now += kFirstProbe;
+  qp.expire(now);
+  EXPECT_THAT(sends(), ElementsAre("RDMA READ Request 5 for 8"));
+}
+
 TEST_F(Requesting, UnreadableMemoryFailsThatRequestAfterThoseBeforeIt) {
   connect();
   host.local_end = 1000;
