@@ -2,55 +2,16 @@
 
 #include <rdma/rdma_user_ioctl_cmds.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <vector>
+#include <exception>
 
 #include "softnic/driver/ioctl.hpp"
-#include "softnic/driver/runtime.hpp"
 #include "softnic/driver/system.hpp"
 #include "softnic/driver/write.hpp"
 #include "softnic/explain/explain.hpp"
 
 namespace qpair::softnic::driver {
 namespace {
-
-// What is open, for shut_down() at exit. Never destroyed.
-struct OpenDevices {
-  std::mutex mutex;
-  std::vector<std::weak_ptr<DeviceFile>> files;
-  unsigned generation = 0;
-};
-
-OpenDevices& open_devices() {
-  static OpenDevices& instance = *std::make_unique<OpenDevices>().release();
-  return instance;
-}
-
-void remember(const std::shared_ptr<DeviceFile>& file) {
-  OpenDevices& open = open_devices();
-  const std::scoped_lock lock(open.mutex);
-  if (open.generation != fork_generation()) {
-    open.generation = fork_generation();
-    open.files.clear();
-  }
-  open.files.erase(
-      std::remove_if(open.files.begin(), open.files.end(), [](const auto& weak) { return weak.expired(); }),
-      open.files.end());
-  open.files.push_back(file);
-}
-
-void close_all() {
-  std::vector<std::weak_ptr<DeviceFile>> files;
-  {
-    OpenDevices& open = open_devices();
-    const std::scoped_lock lock(open.mutex);
-    files.swap(open.files);
-  }
-  for (const auto& weak : files) {
-    if (const auto file = weak.lock()) file->shut_down();
-  }
-}
 
 // Nothing that a program does may end it here: an exception is memory that could not be had.
 template <typename Command>
@@ -132,12 +93,11 @@ int open_device(std::shared_ptr<File>& file) {
     auto nic = share_nic();
     if (!nic) return -ENODEV;
     nic::install_fault_handler();
-    at_shut_down(close_all);
     int fd = -1;
     auto pages = UarPages::create(fd);
     if (!pages) return fd;
     auto device = std::make_shared<DeviceFile>(std::make_unique<Context>(std::move(nic), std::move(pages)));
-    remember(device);
+    close_at_shut_down(device);
     file = std::move(device);
     return fd;
   });

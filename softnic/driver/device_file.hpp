@@ -6,10 +6,11 @@
 
 #include "softnic/driver/context.hpp"
 #include "softnic/driver/file.hpp"
+#include "softnic/driver/runtime.hpp"
 
 namespace qpair::softnic::driver {
 
-class DeviceFile final : public File {
+class DeviceFile final : public File, public Closable {
  public:
   explicit DeviceFile(std::unique_ptr<Context> context);
   ~DeviceFile() override;
@@ -21,7 +22,7 @@ class DeviceFile final : public File {
   bool is_device() const override { return true; }
 
   // Releases everything now; every later call answers EIO.
-  void shut_down();
+  void shut_down() override;
 
  private:
   // In a child of fork() the locks may be held by threads that are not here, and the NIC is the parent's.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 
 #include "softnic/driver/system.hpp"
 #include "softnic/driver/user_memory.hpp"
@@ -40,7 +41,11 @@ void EventQueue::push(Event event) {
                  "65536 events wait unread on one event descriptor; this one is lost.");
     return;
   }
-  events_.push_back(std::move(event));
+  try {
+    events_.push_back(std::move(event));
+  } catch (const std::bad_alloc&) {
+    return;  // lost, as on a kernel without memory
+  }
   const std::uint64_t one = 1;
   system::write(signal_.get(), &one, sizeof one);  // below 2^64 - 1: does not block
 }

@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
-#include <mutex>
-#include <string>
-#include <vector>
+#include <cstring>
 
 #include "softnic/explain/explain.hpp"
 
@@ -17,19 +16,16 @@ int refuse(int error, std::string_view sentence) {
   return -error;
 }
 
-int unsupported(std::string_view what) {
-  static std::mutex mutex;
-  static std::vector<std::string>& said = *std::make_unique<std::vector<std::string>>().release();
-  bool first = false;
-  {
-    const std::scoped_lock lock(mutex);
-    if (said.size() < 256 && std::find(said.begin(), said.end(), what) == said.end()) {
-      said.emplace_back(what);
-      first = true;
+int unsupported(const char* what) {
+  static constinit std::array<std::atomic<const char*>, 64> said{};
+  for (auto& place : said) {
+    const char* there = place.load(std::memory_order_acquire);
+    if (there == nullptr && place.compare_exchange_strong(there, what)) {
+      explain::say(explain::Kind::Refusal, fmt::format("{}: not supported by the emulated NIC.", what));
+      break;
     }
+    if (std::strcmp(there, what) == 0) break;
   }
-  if (first)
-    explain::say(explain::Kind::Refusal, fmt::format("{}: not supported by the emulated NIC.", what));
   return -EOPNOTSUPP;
 }
 

@@ -4,8 +4,8 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <mutex>
+#include <vector>
 
 #include "softnic/explain/explain.hpp"
 
@@ -14,14 +14,14 @@ namespace {
 
 struct Runtime {
   std::mutex mutex;
-  std::shared_ptr<nic::Nic> nic;  // guarded by mutex
-  NicConfig config;               // written once for each NIC, before the NIC is published
+  std::shared_ptr<nic::Nic> nic;              // guarded by mutex
+  std::vector<std::weak_ptr<Closable>> open;  // guarded by mutex
+  NicConfig config;                           // written once for each NIC, before the NIC is published
   bool tried = false;
   bool ended = false;
   bool handlers_registered = false;
   std::atomic<nic::Nic*> published{nullptr};
   std::atomic<unsigned> generation{0};
-  std::atomic<void (*)()> close_all{nullptr};
 };
 
 // Never destroyed: programs call into the device from static destructors that run after ours.
@@ -40,12 +40,9 @@ void after_fork_in_parent() {
 
 void after_fork_in_child() {
   Runtime& state = runtime();
-  if (state.nic) {
-    state.nic->abandon();
-    // Its destructor would join a thread that does not exist here: it stays, unused.
-    static_cast<void>(std::make_unique<std::shared_ptr<nic::Nic>>(std::move(state.nic)).release());
-    state.nic.reset();
-  }
+  if (state.nic) state.nic->abandon();
+  state.nic.reset();
+  state.open.clear();  // the parent's; the FileTable keeps them
   state.published.store(nullptr, std::memory_order_release);
   state.generation.fetch_add(1, std::memory_order_acq_rel);
   state.tried = state.ended;
@@ -71,7 +68,6 @@ void make_nic(Runtime& state) {
   if (!state.handlers_registered) {
     state.handlers_registered = true;
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-    std::atexit(shut_down);
   }
 }
 
@@ -103,13 +99,23 @@ unsigned fork_generation() {
   return runtime().generation.load(std::memory_order_acquire);
 }
 
-void at_shut_down(void (*close_all)()) {
-  runtime().close_all.store(close_all, std::memory_order_release);
+void close_at_shut_down(std::weak_ptr<Closable> open) {
+  Runtime& state = runtime();
+  const std::scoped_lock lock(state.mutex);
+  std::erase_if(state.open, [](const auto& weak) { return weak.expired(); });
+  state.open.push_back(std::move(open));
 }
 
 void shut_down() {
   Runtime& state = runtime();
-  if (auto* close_all = state.close_all.load(std::memory_order_acquire)) close_all();
+  std::vector<std::weak_ptr<Closable>> open;
+  {
+    const std::scoped_lock lock(state.mutex);
+    open.swap(state.open);
+  }
+  for (const auto& weak : open) {
+    if (const auto file = weak.lock()) file->shut_down();
+  }
   std::shared_ptr<nic::Nic> last;  // ends outside the lock
   const std::scoped_lock lock(state.mutex);
   state.published.store(nullptr, std::memory_order_release);

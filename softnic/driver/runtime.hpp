@@ -25,11 +25,17 @@ const NicConfig& current_config();
 // in the child makes a NIC of the child's own.
 unsigned fork_generation();
 
-// At process exit (registered by the first current_nic()): every open device is closed and the NIC ends, so
-// that a capture is complete. Whoever calls later finds no device.
+// At process exit: every open device is closed and the NIC ends, so that a capture is complete. Whoever calls
+// later finds no device. hooks/ calls it after the destructors of every library, which may still use the
+// device.
 void shut_down();
 
-// Called by shut_down() before the NIC goes. `close_all` must not throw.
-void at_shut_down(void (*close_all)());
+// What shut_down() closes before the NIC goes.
+class Closable {
+ public:
+  virtual ~Closable() = default;
+  virtual void shut_down() = 0;  // must not throw
+};
+void close_at_shut_down(std::weak_ptr<Closable> open);
 
 }  // namespace qpair::softnic::driver
