@@ -61,6 +61,7 @@ class Exchange {
   }
 
   Result<std::string> run(std::chrono::milliseconds timeout) {
+    if (fd_ < 0) return tl::unexpected(socket_failed("use", EBADF));  // poll() would just wait
     const auto deadline = Clock::now() + timeout;
     while (sent_ != outgoing_.size() || !complete()) {
       if (const Result<void> ready = wait(deadline, timeout); !ready) return tl::unexpected(ready.error());
