@@ -11,7 +11,7 @@
 namespace qpair::softnic::driver {
 namespace {
 
-constexpr int kTrackedDescriptors = 1 << 16;  // bits; higher numbers are not protected
+constexpr int kTrackedDescriptors = kPrivateFdLimit;
 std::array<std::atomic<unsigned>, kTrackedDescriptors / 32> tracked{};
 
 void track(int fd, bool ours) {

@@ -21,6 +21,9 @@ class PrivateFd {
   int fd_ = -1;
 };
 
+// Numbers from here on are not tracked.
+inline constexpr int kPrivateFdLimit = 1 << 16;
+
 // Lock-free.
 bool is_private_fd(int fd);
 

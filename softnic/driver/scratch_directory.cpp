@@ -19,9 +19,6 @@ namespace qpair::softnic::driver {
 namespace {
 
 constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
-// Programs expect low numbers for their own descriptors, and shells dup2() over them.
-constexpr int kLowestLockDescriptor = 500;
-
 // Removal works without memory of its own and with little stack: it also runs where a signal handler calls
 // _exit().
 class Entries {
@@ -114,25 +111,19 @@ bool make_parent(const std::string& parent) {
   return usable;
 }
 
-int move_up(int descriptor) {
-  const int high = fcntl(descriptor, F_DUPFD_CLOEXEC, kLowestLockDescriptor);
-  if (high < 0) return descriptor;
-  close(descriptor);
-  return high;
-}
-
 // Locks the directory that was just made, unless another process's sweep() came first.
-int lock_new_directory(const std::string& path) {
+std::unique_ptr<PrivateFd> lock_new_directory(const std::string& path) {
   const int descriptor = open(path.c_str(), kDirectory);
-  if (descriptor < 0) return -1;
+  if (descriptor < 0) return nullptr;
+  std::unique_ptr<PrivateFd> lock;
   struct stat at_path {};
   struct stat opened {};
   if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 && fstat(descriptor, &opened) == 0 &&
       stat(path.c_str(), &at_path) == 0 && opened.st_ino == at_path.st_ino) {
-    return move_up(descriptor);
+    lock = std::make_unique<PrivateFd>(descriptor);
   }
   close(descriptor);
-  return -1;
+  return lock;
 }
 
 }  // namespace
@@ -172,22 +163,19 @@ tl::expected<ScratchDirectory, std::string> ScratchDirectory::create_in(const st
       error = errno;
       continue;
     }
-    const int lock = lock_new_directory(path);
-    if (lock >= 0) return ScratchDirectory(std::move(path), lock);
+    auto lock = lock_new_directory(path);
+    if (lock != nullptr && lock->get() >= 0) return ScratchDirectory(std::move(path), std::move(lock));
     error = EAGAIN;
   }
   return tl::unexpected(fmt::format("{}: {}", parent, std::strerror(error)));
 }
-
-ScratchDirectory::ScratchDirectory(ScratchDirectory&& other) noexcept
-    : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}
 
 ScratchDirectory::~ScratchDirectory() {
   remove();
 }
 
 void ScratchDirectory::remove() {
-  if (lock_ < 0) return;
+  if (!ours()) return;
   remove_directory(AT_FDCWD, path_.c_str());
   std::array<char, PATH_MAX> parent{};
   const std::size_t length = path_.rfind('/');
@@ -200,8 +188,7 @@ void ScratchDirectory::remove() {
 }
 
 void ScratchDirectory::forget() {
-  if (lock_ >= 0) close(lock_);
-  lock_ = -1;
+  if (ours()) lock_->reset();
 }
 
 }  // namespace qpair::softnic::driver

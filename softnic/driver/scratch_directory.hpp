@@ -11,8 +11,12 @@
 // on. The lock's descriptor is close-on-exec and fork() children drop it (forget()), so the lock means "the
 // maker is alive" exactly.
 
+#include <memory>
 #include <string>
 #include <tl/expected.hpp>
+#include <utility>
+
+#include "softnic/driver/private_fd.hpp"
 
 namespace qpair::softnic::driver {
 
@@ -23,7 +27,7 @@ class ScratchDirectory {
   // The same under a directory of the caller's choice.
   static tl::expected<ScratchDirectory, std::string> create_in(const std::string& base);
 
-  ScratchDirectory(ScratchDirectory&& other) noexcept;
+  ScratchDirectory(ScratchDirectory&&) noexcept = default;
   ScratchDirectory& operator=(ScratchDirectory&&) = delete;
   ~ScratchDirectory();
 
@@ -36,10 +40,13 @@ class ScratchDirectory {
   void forget();
 
  private:
-  ScratchDirectory(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
+  ScratchDirectory(std::string path, std::unique_ptr<PrivateFd> lock)
+      : path_(std::move(path)), lock_(std::move(lock)) {}
+
+  bool ours() const { return lock_ != nullptr && lock_->get() >= 0; }
 
   std::string path_;
-  int lock_;  // -1: not ours (any more)
+  std::unique_ptr<PrivateFd> lock_;
 };
 
 }  // namespace qpair::softnic::driver

@@ -1,7 +1,6 @@
 // Calls on open descriptors: those of the device and of its event files go to the driver.
 
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <linux/netlink.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -10,12 +9,14 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdarg>
 #include <cstdlib>
 #include <memory>
 
 #include "softnic/driver/file.hpp"
+#include "softnic/driver/private_fd.hpp"
 #include "softnic/hooks/hook.hpp"
 
 namespace qpair::softnic::hooks {
@@ -48,6 +49,26 @@ constinit Next<void(int)> next_closefrom("closefrom", close_from_by_system_call)
 
 std::shared_ptr<File> ours(int fd) {
   return FileTable::in_use() ? FileTable::instance().find(fd) : nullptr;
+}
+
+// A descriptor of the emulated kernel, which the program did not open and cannot know.
+bool is_private(int fd) {
+  return FileTable::in_use() && driver::is_private_fd(fd);
+}
+
+int bad_descriptor() {
+  errno = EBADF;
+  return -1;
+}
+
+// Everything in the range but the private descriptors.
+int close_public(unsigned first, unsigned last) {
+  for (unsigned fd = first; fd <= last && fd < unsigned{driver::kPrivateFdLimit}; ++fd) {
+    if (!driver::is_private_fd(static_cast<int>(fd))) continue;
+    if (fd > first) (*next_close_range)(first, fd - 1, 0);
+    first = fd + 1;
+  }
+  return first <= last ? (*next_close_range)(first, last, 0) : 0;
 }
 
 // The kernel handles these before it asks the file (fs/ioctl.c, do_vfs_ioctl).
@@ -166,6 +187,7 @@ int hooked_dup(int fd) {
 
 QPAIR_HOOK(int hooked_dup2(int from, int to), "dup2");
 int hooked_dup2(int from, int to) {
+  if (is_private(to)) return bad_descriptor();
   release_target(from, to);
   return duplicated(from, (*next_dup2)(from, to));
 }
@@ -173,6 +195,7 @@ QPAIR_HOOK_ALIAS(int hooked_dup2_internal(int, int), "__dup2", "dup2");
 
 QPAIR_HOOK(int hooked_dup3(int from, int to, int flags), "dup3");
 int hooked_dup3(int from, int to, int flags) {
+  if (is_private(to)) return bad_descriptor();
   release_target(from, to);
   return duplicated(from, (*next_dup3)(from, to, flags));
 }
@@ -181,6 +204,7 @@ int hooked_dup3(int from, int to, int flags) {
 QPAIR_HOOK(int hooked_close(int fd), "close");
 int hooked_close(int fd) {
   if (FileTable::in_use()) {
+    if (is_private(fd)) return bad_descriptor();
     const int saved_errno = errno;
     FileTable::instance().remove(fd);
     errno = saved_errno;
@@ -191,18 +215,19 @@ QPAIR_HOOK_ALIAS(int hooked_close_internal(int), "__close", "close");
 
 QPAIR_HOOK(int hooked_close_range(unsigned first, unsigned last, int flags), "close_range");
 int hooked_close_range(unsigned first, unsigned last, int flags) {
-  const bool closes = (static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0 && first <= last;
-  if (closes && first <= INT_MAX && FileTable::in_use()) {
-    FileTable::instance().remove_range(static_cast<int>(first),
-                                       static_cast<int>(last > INT_MAX ? INT_MAX : last));
+  if (!FileTable::in_use() || flags != 0 || first > last || first > INT_MAX) {
+    return (*next_close_range)(first, last, flags);
   }
-  return (*next_close_range)(first, last, flags);
+  FileTable::instance().remove_range(static_cast<int>(first),
+                                     static_cast<int>(std::min<unsigned>(last, INT_MAX)));
+  return close_public(first, last);
 }
 
 QPAIR_HOOK(void hooked_closefrom(int first), "closefrom");
 void hooked_closefrom(int first) {
-  if (FileTable::in_use()) FileTable::instance().remove_range(first, INT_MAX);
-  (*next_closefrom)(first);
+  if (!FileTable::in_use()) return (*next_closefrom)(first);
+  FileTable::instance().remove_range(first, INT_MAX);
+  close_public(first < 0 ? 0 : static_cast<unsigned>(first), ~0U);
 }
 
 // libibverbs and librdmacm ask the kernel's RDMA netlink first. It knows nothing of the emulated device;
