@@ -5,9 +5,11 @@
 
 template <typename T>
 T must(qpair::Result<T> result) {  // the value, or the end
-  if (result) return std::move(result).value();
-  std::fprintf(stderr, "%s\n", result.error().message().c_str());
-  std::exit(1);
+  if (!result) {
+    std::fprintf(stderr, "%s\n", result.error().message().c_str());
+    std::exit(1);
+  }
+  if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
 int main() {

@@ -11,9 +11,11 @@
 
 template <typename T>
 T must(qpair::Result<T> result) {
-  if (result) return std::move(result).value();
-  std::fprintf(stderr, "%s\n", result.error().message().c_str());
-  std::exit(1);
+  if (!result) {
+    std::fprintf(stderr, "%s\n", result.error().message().c_str());
+    std::exit(1);
+  }
+  if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
 struct Endpoint {
