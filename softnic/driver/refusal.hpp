@@ -10,6 +10,6 @@ namespace qpair::softnic::driver {
 
 // The same for things that the device does not do: said the first time only, since programs probe and fall
 // back.
-[[nodiscard]] int unsupported(std::string_view what);
+[[nodiscard]] int unsupported(const char* what);
 
 }  // namespace qpair::softnic::driver
