@@ -58,8 +58,7 @@ Chip::~Chip() {
   for (QueuePair* const qp : std::exchange(all_, {})) qps_.remove(static_cast<std::uint32_t>(qp->number()));
 }
 
-// ---- One round
-// ------------------------------------------------------------------------------------------------
+// ---- One round ----------------------------------------------------------------------------------
 
 bool Chip::round(TimePoint now) {
   bool worked = ring_doorbells();
@@ -200,8 +199,7 @@ Chip::TimePoint Chip::deadline() const {
   return when;
 }
 
-// ---- Objects
-// --------------------------------------------------------------------------------------------------
+// ---- Objects ------------------------------------------------------------------------------------
 
 Expected<Pdn> Chip::create_pd() {
   if (pds_.size() >= static_cast<std::size_t>(limits_.attributes.max_pd)) {

@@ -41,7 +41,8 @@ CompletionQueue::CompletionQueue(Cqn number, const CqParameters& parameters)
 bool CompletionQueue::push(mlx5::Cqe64 cqe, Notice notice, const Payload* payload) {
   if (broken_) return false;
   if (!has_room()) return false;
-  cqe.timestamp = device_clock();
+  // An error entry has its syndrome where others have the time.
+  if (mlx5::cqe_opcode(cqe.op_own) < mlx5::CqeOpcode::RequestError) cqe.timestamp = device_clock();
   if (!store(cqe, payload)) return false;
   ++producer_;
   if (notice == Notice::Solicited) {

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -39,8 +40,7 @@ void drain_eventfd(int fd) {
 
 }  // namespace
 
-// ---- Control calls
-// --------------------------------------------------------------------------------------------
+// ---- Control calls ------------------------------------------------------------------------------
 
 Engine::Control::Control(Engine& engine) : engine_(engine) {
   engine_.waiting_.fetch_add(1, std::memory_order_relaxed);
@@ -98,8 +98,34 @@ void Engine::abandon() {
   if (const int fd = chip_.link().descriptor(); fd >= 0) syscall(SYS_close, fd);
 }
 
-// ---- The thread
-// -----------------------------------------------------------------------------------------------
+namespace {
+
+// struct sched_attr of linux/sched/types.h, first version; libc declares neither it nor the call.
+struct SchedulerAttributes {
+  std::uint32_t size = sizeof(SchedulerAttributes);
+  std::uint32_t policy = SCHED_OTHER;
+  std::uint64_t flags = 0;
+  std::int32_t nice = 0;
+  std::uint32_t priority = 0;
+  std::uint64_t runtime = 0;  // for SCHED_OTHER: the slice
+  std::uint64_t deadline = 0;
+  std::uint64_t period = 0;
+};
+static_assert(sizeof(SchedulerAttributes) == 48);
+
+void ask_for_low_latency() {
+  SchedulerAttributes attributes;
+  if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) == 0 &&
+      attributes.policy == SCHED_OTHER) {
+    attributes.runtime = static_cast<std::uint64_t>(std::chrono::nanoseconds(kSchedulerSlice).count());
+    syscall(SYS_sched_setattr, 0, &attributes, 0);
+  }
+  prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);  // naps are shorter than the default slack of 50 us
+}
+
+}  // namespace
+
+// ---- The thread ---------------------------------------------------------------------------------
 
 void* Engine::entry(void* self) {
   pthread_setname_np(pthread_self(), "qpair-nic");
@@ -108,16 +134,18 @@ void* Engine::entry(void* self) {
 }
 
 void Engine::run() {
+  ask_for_low_latency();
   std::unique_lock lock(mutex_);
   Clock::time_point last_work = Clock::now();
+  Clock::time_point awake_since = last_work;
   while (!stop_.load(std::memory_order_acquire)) {
     const auto now = Clock::now();
     if (chip_.round(now)) {
-      last_work = now;
+      last_work = awake_since = now;
       nap_ = kShortestNap;
-    } else if (now - last_work > kSpin) {
-      sleep(lock);
-      last_work = Clock::now() - kSpin / 2;
+    } else if (now - awake_since > kSpin) {
+      rest(lock, now - last_work);
+      awake_since = Clock::now();
     }
     give_way(lock);
   }
@@ -131,22 +159,17 @@ void Engine::give_way(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-void Engine::sleep(std::unique_lock<std::mutex>& lock) {
-  const bool doorbells_wake = chip_.pages().protect(Clock::now());
+void Engine::rest(std::unique_lock<std::mutex>& lock, Clock::duration idle) {
+  const bool drowsy = idle < kDrowsy;
+  const bool doorbells_wake = !drowsy && chip_.pages().protect(Clock::now());
   if (chip_.anything_left()) return;
   const auto now = Clock::now();
-  const auto until = wake_time(doorbells_wake, now);
-  if (until <= now) return;
-  wait(until, lock);
-}
-
-wire::TimePoint Engine::wake_time(bool doorbells_wake, wire::TimePoint now) {
   auto until = chip_.deadline();
   if (!doorbells_wake) {
     until = std::min(until, now + nap_);
-    nap_ = std::min<std::chrono::nanoseconds>(nap_ * 2, kLongestNap);
+    nap_ = std::min<Clock::duration>(nap_ * 2, drowsy ? kLongestDrowsyNap : kLongestNap);
   }
-  return until;
+  if (until > now) wait(until, lock);
 }
 
 void Engine::wait(wire::TimePoint until, std::unique_lock<std::mutex>& lock) {

@@ -2,8 +2,9 @@
 // The thread that the chip runs on, and the lock that control calls take it away with.
 //
 // Busy: round after round under the lock, which is given up between rounds when somebody waits for it. No
-// work: it keeps looking for a short time. Still none: it protects the doorbell pages, looks once more, and
-// sleeps in poll() until a doorbell is stored, a packet arrives, a control call wants it, or a timer is due.
+// work: it keeps looking for a short time, then takes short naps that a packet ends. Still none: it protects
+// the doorbell pages, looks once more, and sleeps in poll() until a doorbell is stored, a packet arrives, a
+// control call wants it, or a timer is due.
 
 #include <pthread.h>
 
@@ -44,9 +45,8 @@ class Engine {
  private:
   static void* entry(void* self);
   void run();
-  void sleep(std::unique_lock<std::mutex>& lock);
+  void rest(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::duration idle);
   void give_way(std::unique_lock<std::mutex>& lock);
-  wire::TimePoint wake_time(bool doorbells_wake, wire::TimePoint now);
   void wait(wire::TimePoint until, std::unique_lock<std::mutex>& lock);
   void kick();
 

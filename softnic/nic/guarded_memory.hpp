@@ -32,8 +32,7 @@ namespace qpair::softnic::nic {
                                               std::uint64_t& original);
 [[nodiscard]] bool guarded_fetch_add64(void* at, std::uint64_t add, std::uint64_t& original);
 
-// ---- The signal handler behind it
-// ----------------------------------------------------------------------------
+// ---- The signal handler behind it ---------------------------------------------------------------
 
 // Installs the handler for SIGSEGV and SIGBUS by raw system calls, so that neither sanitizers' interceptors
 // nor our own sigaction hook see it, and remembers what was installed before as the chained action.

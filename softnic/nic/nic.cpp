@@ -81,8 +81,7 @@ ibv_port_attr Nic::port() const {
   return impl_->chip.port();
 }
 
-// ---- Doorbell pages
-// -------------------------------------------------------------------------------------------
+// ---- Doorbell pages -----------------------------------------------------------------------------
 
 Expected<UarId> Nic::add_uar(std::byte* page) {
   if (impl_->abandoned.load(std::memory_order_relaxed)) return tl::unexpected(kGone);
@@ -103,8 +102,7 @@ void Nic::remove_uar(UarId uar) {
   impl_->chip.pages().remove(uar);
 }
 
-// ---- Protection domains and memory
-// ----------------------------------------------------------------------------
+// ---- Protection domains and memory --------------------------------------------------------------
 
 Expected<Pdn> Nic::create_pd() {
   if (impl_->abandoned.load(std::memory_order_relaxed)) return tl::unexpected(kGone);
@@ -149,8 +147,7 @@ Errno Nic::destroy_mr(Mkey key) {
   return kDone;
 }
 
-// ---- Completion queues
-// ----------------------------------------------------------------------------------------
+// ---- Completion queues --------------------------------------------------------------------------
 
 Expected<Cqn> Nic::create_cq(const CqParameters& parameters) {
   if (impl_->abandoned.load(std::memory_order_relaxed)) return tl::unexpected(kGone);
@@ -188,8 +185,7 @@ Errno Nic::destroy_cq(Cqn cq) {
   return impl_->chip.destroy_cq(cq);
 }
 
-// ---- Queue pairs
-// ----------------------------------------------------------------------------------------------
+// ---- Queue pairs --------------------------------------------------------------------------------
 
 Expected<Qpn> Nic::create_qp(const QpParameters& parameters) {
   if (impl_->abandoned.load(std::memory_order_relaxed)) return tl::unexpected(kGone);

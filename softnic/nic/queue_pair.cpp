@@ -92,8 +92,7 @@ Check for_pieces(const ScatterList& list, std::uint64_t offset, std::size_t size
 
 }  // namespace
 
-// ---- The queue of WQEs that the transport has
-// -----------------------------------------------------------------
+// ---- The queue of WQEs that the transport has ---------------------------------------------------
 
 void QueuePair::InflightQueue::push(const Inflight& entry) {
   if (size_ == slots_.size()) {
@@ -122,8 +121,7 @@ void QueuePair::Payload::keep(std::uint16_t of, std::uint64_t offset, std::span<
   }
 }
 
-// ---- Life
-// -----------------------------------------------------------------------------------------------------
+// ---- Life ---------------------------------------------------------------------------------------
 
 QueuePair::QueuePair(Qpn number, const QpParameters& parameters, CompletionQueue& send_cq,
                      CompletionQueue& receive_cq, Device& device)
@@ -161,8 +159,7 @@ bool QueuePair::read_record(std::size_t entry, std::uint16_t& value) {
   return true;
 }
 
-// ---- Doorbells
-// ------------------------------------------------------------------------------------------------
+// ---- Doorbells ----------------------------------------------------------------------------------
 
 bool QueuePair::rung(std::uint32_t opmod_idx_opcode) {
   const ibv_qp_state now = state();
@@ -209,8 +206,7 @@ bool QueuePair::needs_looking() const {
   return state() == IBV_QPS_ERR && parameters_.rq_wqe_count != 0;
 }
 
-// ---- Requester
-// ------------------------------------------------------------------------------------------------
+// ---- Requester ----------------------------------------------------------------------------------
 
 bool QueuePair::next_send(roce::SendRequest& out) {
   while (!failing_ && state() != IBV_QPS_ERR) {
@@ -362,8 +358,7 @@ void QueuePair::send_failed(const roce::SendRequest& request, const Refusal& why
   enter_error();
 }
 
-// ---- Responder: receives
-// --------------------------------------------------------------------------------------
+// ---- Responder: receives ------------------------------------------------------------------------
 
 bool QueuePair::next_receive(roce::ReceiveRequest& out) {
   if (failing_ || parameters_.rq_wqe_count == 0) return false;
@@ -463,8 +458,7 @@ void QueuePair::receive_failed(const roce::ReceiveRequest& request, const Refusa
   enter_error();
 }
 
-// ---- Responder: remote memory
-// ---------------------------------------------------------------------------------
+// ---- Responder: remote memory -------------------------------------------------------------------
 
 Check QueuePair::check_remote(roce::RemoteAccess access, std::uint32_t rkey, std::uint64_t address,
                               std::uint64_t length) {
@@ -529,8 +523,7 @@ Check QueuePair::invalidate(std::uint32_t rkey) {
                                 fmt::format("rkey {:#x} cannot be invalidated by the peer", rkey)});
 }
 
-// ---- Failure
-// --------------------------------------------------------------------------------------------------
+// ---- Failure ------------------------------------------------------------------------------------
 
 void QueuePair::responder_failed(ibv_event_type event, const Refusal& why) {
   explain::say(Kind::Failure,

@@ -71,8 +71,7 @@ class QueuePair final : public roce::RcHost {
   wire::TimePoint timer = wire::TimePoint::max();  // earliest entry in the timer heap
   std::size_t place = 0;                           // in the engine's list of queue pairs
 
-  // ---- roce::RcHost
-  // ------------------------------------------------------------------------------------------
+  // ---- roce::RcHost -------------------------------------------------------------------------------
   bool next_send(roce::SendRequest& out) override;
   roce::Check gather(const roce::SendRequest& request, std::uint64_t offset,
                      std::span<std::byte> to) override;

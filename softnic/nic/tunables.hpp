@@ -11,12 +11,20 @@ inline constexpr std::size_t kReceiveBatch = 256;  // packets taken from the lin
 inline constexpr std::size_t kLookAtOnce =
     4;  // queue pairs whose records are read in a round without a doorbell
 
-// How long an engine without work keeps looking before it goes to sleep. Short: on a machine with few
-// processors it takes time from the program it works for.
-inline constexpr std::chrono::microseconds kSpin{20};
-// Without userfaultfd: from how often to how seldom an idle engine looks for doorbells.
+// An engine without work keeps looking for kSpin, then takes naps that a packet ends, and goes to sleep when
+// none of that found anything for kDrowsy. Spinning is short: on a machine with few processors it takes time
+// from the program that it works for. Naps leave the doorbell pages open, as a store to a protected page
+// costs its program tens of microseconds.
+inline constexpr std::chrono::microseconds kSpin{10};
+inline constexpr std::chrono::microseconds kDrowsy{400};
 inline constexpr std::chrono::microseconds kShortestNap{20};
+inline constexpr std::chrono::microseconds kLongestDrowsyNap{100};
+// Without userfaultfd there is no sleep, and naps grow up to this.
 inline constexpr std::chrono::microseconds kLongestNap{1000};
+// What the scheduler is asked to give the engine at a time. A short slice is an early deadline: a waking
+// engine then goes before a program that spins in ibv_poll_cq for what that engine is to bring (EEVDF,
+// Linux 6.12 on; ignored before).
+inline constexpr std::chrono::microseconds kSchedulerSlice{100};
 // Receives posted to a queue pair in ERR ring no doorbell.
 inline constexpr std::chrono::milliseconds kErrorLook{20};
 
