@@ -43,7 +43,7 @@ ib_uverbs_query_device_resp query_device(const nic::Nic& nic) {
   answer.sys_image_guid = htobe64(identity.system_image_guid);
   assign(answer.max_mr_size, limits.max_mr_size);
   assign(answer.page_size_cap, limits.page_size_cap);
-  answer.vendor_id = identity.vendor_id;
+  answer.vendor_id = limits.vendor_id;
   answer.vendor_part_id = identity.device_id;
   answer.hw_ver = identity.hardware_revision;
   assign(answer.max_qp, limits.max_qp);
