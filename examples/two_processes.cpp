@@ -23,17 +23,20 @@ struct Endpoint {
   qpair::MemoryRegion memory = must(domain.allocate(4096));
   qpair::RdmaQueuePair queue_pair = must(qpair::RdmaQueuePair::create(domain));
 
-  // Connects both sides and returns the peer's memory.
-  qpair::RdmaBuffer meet(int socket) {
+  void connect(int socket) {
     must(queue_pair.connect(must(qpair::exchange_qp_info(socket, must(queue_pair.get_qp_info())))));
+  }
+  // The peer's memory. Whoever has it knows that the peer is ready.
+  qpair::RdmaBuffer exchange_memory(int socket) {
     return must(qpair::exchange_value(socket, memory.buffer()));
   }
 };
 
 int receiver(int socket) {
   Endpoint self;
+  self.connect(socket);
   must(self.queue_pair.recv(qpair::RdmaBuffer{}));  // for the notification; the data goes straight to memory
-  self.meet(socket);
+  self.exchange_memory(socket);
   for (;;) {
     if (const auto notice = must(self.queue_pair.poll_recv_completion())) {
       std::printf("notice %u: %s\n", notice->imm_data, self.memory.data<char>());
@@ -44,7 +47,8 @@ int receiver(int socket) {
 
 int sender(int socket) {
   Endpoint self;
-  const qpair::RdmaBuffer theirs = self.meet(socket);
+  self.connect(socket);
+  const qpair::RdmaBuffer theirs = self.exchange_memory(socket);
   std::strcpy(self.memory.data<char>(), "hello from the other process");
   must(self.queue_pair.put_with_recv(self.memory.buffer(), theirs, 42));
   while (!must(self.queue_pair.poll_send_completion())) {

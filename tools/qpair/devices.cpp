@@ -14,6 +14,18 @@
 namespace qpair::tool {
 namespace {
 
+std::string_view name_of(GidType type) {
+  switch (type) {
+    case GidType::InfiniBand:
+      return "InfiniBand";
+    case GidType::RoceV1:
+      return "RoCE v1";
+    case GidType::RoceV2:
+      return "RoCE v2";
+  }
+  return "";
+}
+
 void print_port(const RdmaPort& port) {
   fmt::print("  port {}: {}, {}, {}, MTU {} (of {}), messages up to {}\n", port.port_num,
              port_state_name(port.state), physical_state_name(port.physical_state),
@@ -22,10 +34,11 @@ void print_port(const RdmaPort& port) {
   if (port.link_layer == LinkLayer::InfiniBand) {
     fmt::print("    LID {} (LMC {}), subnet manager at LID {}\n", port.base_lid, port.lmc, port.sm_lid);
   }
+  const auto chosen = choose_gid(port.gids);
   for (const GidEntry& entry : port.gids) {
-    fmt::print("    GID {:<3} {}  {}{}{}\n", entry.index, to_string(entry.gid), to_string(entry.type),
+    fmt::print("    GID {:<3} {}  {}{}{}\n", entry.index, to_string(entry.gid), name_of(entry.type),
                entry.net_device.empty() ? "" : "  " + entry.net_device,
-               entry.gid == port.gid ? "  (default)" : "");
+               chosen && entry.index == chosen->index ? "  (default)" : "");
   }
 }
 
