@@ -146,7 +146,7 @@ TEST_F(IoctlEnvelope, InvokeWriteRunsTheLegacyCommands) {
       .value(UVERBS_ATTR_CORE_IN, command)
       .pointer(UVERBS_ATTR_CORE_OUT, answer);
   EXPECT_EQ(call.send(file()), 0);
-  EXPECT_EQ(answer.vendor_id, 0x15b3U);
+  EXPECT_EQ(answer.vendor_id, 0x02c9U);
   EXPECT_NE(call[UVERBS_ATTR_CORE_OUT].flags & UVERBS_ATTR_F_VALID_OUTPUT, 0);
 }
 

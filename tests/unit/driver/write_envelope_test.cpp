@@ -44,7 +44,7 @@ class WriteEnvelope : public Device {
 TEST_F(WriteEnvelope, AWellFormedCommandAnswersItsOwnLength) {
   auto command = query_device();
   EXPECT_EQ(command.send(file()), static_cast<ssize_t>(command.bytes().size()));
-  EXPECT_EQ(answer_.vendor_id, 0x15b3U);
+  EXPECT_EQ(answer_.vendor_id, 0x02c9U);
 }
 
 TEST_F(WriteEnvelope, ShorterThanAHeaderIsInvalid) {
