@@ -9,7 +9,9 @@ import tempfile
 
 
 def tshark(capture, *arguments):
-    result = subprocess.run(["tshark", "-r", capture, *arguments], capture_output=True, text=True, timeout=120)
+    # Payload that happens to start like an Ethernet type is not taken for a frame.
+    command = ["tshark", "--disable-heuristic", "eth_over_ib", "-r", capture, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     if result.returncode != 0:
         sys.exit(f"tshark failed: {result.stderr}")
     return result.stdout.splitlines()
