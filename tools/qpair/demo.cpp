@@ -154,21 +154,12 @@ class Demo {
 };
 
 void Demo::start(const DemoOptions& options, const std::string& device) {
-  const bool emulated = device.empty();
-  Environment server_environment;
-  Environment worker_environment;
-  if (emulated) {
-    // All packets come from or go to the server: its NIC captures them all, in one file.
-    NicOptions worker_nic = options.nic;
-    worker_nic.capture.clear();
-    server_environment = nic_environment(options.nic);
-    worker_environment = nic_environment(worker_nic);
-    for (Environment* environment : {&server_environment, &worker_environment}) {
-      // One address cannot serve several NICs; each takes a free one.
-      environment->emplace_back("QPAIR_NIC_ADDRESS", "");
-      environment->emplace_back("QPAIR_NIC_INTERFACE", "");
-    }
-    worker_environment.emplace_back("QPAIR_NIC_CAPTURE", "");
+  Environment environment;
+  if (device.empty()) {
+    environment = nic_environment(options.nic);
+    // One address cannot serve several NICs; each takes a free one.
+    environment.emplace_back("QPAIR_NIC_ADDRESS", "");
+    environment.emplace_back("QPAIR_NIC_INTERFACE", "");
   }
   std::uint16_t port = 0;
   const int listener = listen_on_loopback(port);
@@ -181,12 +172,12 @@ void Demo::start(const DemoOptions& options, const std::string& device) {
       std::to_string(workers_)};
   arguments.insert(arguments.end(), common.begin(), common.end());
   children_.reserve(workers_ + 1);
-  children_.emplace_back("server", arguments, server_environment, std::vector<int>{listener});
+  children_.emplace_back("server", arguments, environment, std::vector<int>{listener});
   ::close(listener);
   for (unsigned worker = 1; worker <= workers_; ++worker) {
     arguments = {"demo-worker", "--port", std::to_string(port)};
     arguments.insert(arguments.end(), common.begin(), common.end());
-    children_.emplace_back(fmt::format("worker {}", worker), arguments, worker_environment);
+    children_.emplace_back(fmt::format("worker {}", worker), arguments, environment);
   }
 }
 
