@@ -80,13 +80,13 @@ bool owned_by_us(int descriptor) {
   return fstat(descriptor, &status) == 0 && status.st_uid == geteuid() && (status.st_mode & 077U) == 0;
 }
 
-// Nobody holds a lock on it: whoever made it has died.
-bool abandoned(int parent, const char* name) {
+// Removes the directory if nobody holds a lock on it: whoever made it has died. The lock is kept until it is
+// gone, as its maker may just be about to take it.
+void remove_if_abandoned(int parent, const char* name) {
   const int descriptor = openat(parent, name, kDirectory);
-  if (descriptor < 0) return false;
-  const bool dead = owned_by_us(descriptor) && flock(descriptor, LOCK_EX | LOCK_NB) == 0;
+  if (descriptor < 0) return;
+  if (owned_by_us(descriptor) && flock(descriptor, LOCK_EX | LOCK_NB) == 0) remove_directory(parent, name);
   close(descriptor);
-  return dead;
 }
 
 void sweep(const char* parent) {
@@ -94,7 +94,7 @@ void sweep(const char* parent) {
   if (directory < 0) return;
   Entries entries;
   entries.each(directory, [&](const char* name) {
-    if (abandoned(directory, name)) remove_directory(directory, name);
+    remove_if_abandoned(directory, name);
     return true;
   });
   close(directory);

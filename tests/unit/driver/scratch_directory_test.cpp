@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 namespace qpair::softnic::driver {
 namespace {
@@ -106,6 +107,33 @@ TEST_F(ScratchDirectoryTest, what_a_killed_process_left_is_swept_up_by_the_next_
   waitpid(child, nullptr, 0);
   const auto mine = make();
   EXPECT_FALSE(fs::exists(path));
+}
+
+// A sweep must not take a directory whose maker is about to lock it.
+TEST_F(ScratchDirectoryTest, processes_that_come_and_go_at_once_do_not_take_each_others) {
+  constexpr int kProcesses = 8;
+  constexpr int kRounds = 40;
+  std::vector<pid_t> children;
+  for (int i = 0; i < kProcesses; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      for (int round = 0; round < kRounds; ++round) {
+        const auto directory = ScratchDirectory::create_in(base_);
+        if (!directory) _exit(1);
+        for (int look = 0; look < 20; ++look) {
+          if (access(directory->path().c_str(), F_OK) != 0) _exit(2);
+        }
+      }
+      _exit(0);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_TRUE(fs::is_empty(base_));
 }
 
 TEST_F(ScratchDirectoryTest, a_child_that_forgets_it_leaves_it_to_the_parent) {
