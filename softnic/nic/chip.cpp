@@ -60,15 +60,18 @@ Chip::~Chip() {
 
 // ---- One round ----------------------------------------------------------------------------------
 
-bool Chip::round(TimePoint now) {
-  bool worked = ring_doorbells();
+Chip::Work Chip::round(TimePoint now) {
+  Work work;
+  work.doorbells = ring_doorbells() | std::exchange(doorbells_seen_, false);
   look_at_some();
-  worked |= run_active(now);
-  worked |= receive(now);
-  worked |= run_timers(now);
+  work.other = run_active(now);
+  work.packets = receive(now);
+  work.other |= run_timers(now);
   settle();
   link_->flush();
-  return worked || !active_.empty();
+  work.other |= !active_.empty();
+  work.awaiting = std::exchange(awaiting_, false);
+  return work;
 }
 
 bool Chip::ring_doorbells() {
@@ -108,6 +111,7 @@ bool Chip::run_active(TimePoint now) {
     active_.pop_front();
     qp.scheduled = false;
     if (qp.transport().transmit(kTransmitBudget, now)) schedule(qp);
+    awaiting_ |= qp.transport().deadline() != TimePoint::max();
     watch_deadline(qp);
   }
   if (count != 0) link_->flush();
@@ -180,14 +184,20 @@ void Chip::settle() {
   }
 }
 
+bool Chip::anything_new() {
+  doorbells_seen_ |= ring_doorbells();
+  settle();
+  return doorbells_seen_ || !active_.empty() || link_->ready();
+}
+
 bool Chip::anything_left() {
-  ring_doorbells();
+  if (anything_new()) return true;
   const bool everything = std::exchange(records_unknown_, false);
   for (QueuePair* const qp : all_) {
     if ((everything || qp->needs_looking()) && qp->look()) schedule(*qp);
   }
   settle();
-  return !active_.empty() || link_->ready();
+  return !active_.empty();
 }
 
 Chip::TimePoint Chip::deadline() const {

@@ -35,9 +35,19 @@ class Chip {
   Chip(const Chip&) = delete;
   Chip& operator=(const Chip&) = delete;
 
-  // One round. True: something was done, so another is worth while at once.
-  bool round(TimePoint now);
-  // Looks everywhere, for whoever wants to sleep next. True: there is something to do.
+  // What a round found to do.
+  struct Work {
+    bool doorbells = false;
+    bool packets = false;
+    bool other = false;     // transmission that goes on, timers
+    bool awaiting = false;  // requests went out whose answers are to come; no work by itself
+    explicit operator bool() const { return doorbells || packets || other; }
+  };
+  // If there was any, another round is worth while at once.
+  Work round(TimePoint now);
+  // For whoever wants to doze: something came since the last round.
+  bool anything_new();
+  // For whoever wants to sleep until a doorbell wakes it: looks everywhere.
   bool anything_left();
   // When round() has to be called though nothing happens; max() when never.
   TimePoint deadline() const;
@@ -99,7 +109,8 @@ class Chip {
   std::vector<QueuePair*> all_;
   std::size_t look_next_ = 0;
   bool records_unknown_ = false;  // a doorbell was seen since all records were last looked at
-  bool link_busy_ = false;
+  bool awaiting_ = false;
+  bool doorbells_seen_ = false;  // outside of a round
   Timers timers_;
   std::uint64_t packets_dropped_ = 0;
 };

@@ -75,6 +75,11 @@ bool DoorbellPages::protect(wire::TimePoint now) {
   return all;
 }
 
+bool DoorbellPages::are_closed() const {
+  return std::ranges::all_of(
+      pages_, [](const Page& page) { return std::ranges::all_of(page.mappings, &Mapping::is_protected); });
+}
+
 void DoorbellPages::faulted(std::uint64_t address, wire::TimePoint now) {
   const std::uint64_t at = address & ~std::uint64_t{mlx5::kUarPageSize - 1};
   for (Page& page : pages_) {

@@ -58,6 +58,8 @@ class DoorbellPages {
   // Protects every page that is not protected yet. False: some page is open still, so a store to it will not
   // wake anybody.
   bool protect(wire::TimePoint now);
+  // No page is open: nothing has to be done to be woken by a doorbell.
+  bool are_closed() const;
   // Lifts the protection of the page that was stored to, and leaves it open until the store is seen, at most
   // for a moment.
   void faulted(std::uint64_t address, wire::TimePoint now);

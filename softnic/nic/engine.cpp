@@ -16,6 +16,7 @@
 #include <ctime>
 
 #include "softnic/nic/guarded_memory.hpp"
+#include "softnic/nic/patience.hpp"
 #include "softnic/nic/tunables.hpp"
 
 // Descriptors are used by raw system calls: they are none of the program's, and the interposed libc need not
@@ -120,7 +121,6 @@ void ask_for_low_latency() {
     attributes.runtime = static_cast<std::uint64_t>(std::chrono::nanoseconds(kSchedulerSlice).count());
     syscall(SYS_sched_setattr, 0, &attributes, 0);
   }
-  prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);  // naps are shorter than the default slack of 50 us
 }
 
 }  // namespace
@@ -136,19 +136,34 @@ void* Engine::entry(void* self) {
 void Engine::run() {
   ask_for_low_latency();
   std::unique_lock lock(mutex_);
-  Clock::time_point last_work = Clock::now();
-  Clock::time_point awake_since = last_work;
+  Patience patience;
   while (!stop_.load(std::memory_order_acquire)) {
     const auto now = Clock::now();
-    if (chip_.round(now)) {
-      last_work = awake_since = now;
+    if (const Chip::Work work = chip_.round(now)) {
+      patience.worked(work, now);
       nap_ = kShortestNap;
-    } else if (now - awake_since > kSpin) {
-      rest(lock, now - last_work);
-      awake_since = Clock::now();
+    } else if (patience.is_over(now)) {
+      rest(lock, patience);
     }
     give_way(lock);
   }
+}
+
+void Engine::rest(std::unique_lock<std::mutex>& lock, const Patience& patience) {
+  const auto now = Clock::now();
+  const bool drowsy = patience.idle(now) < kDrowsy && !chip_.pages().are_closed();
+  const bool doorbells_wake = !drowsy && chip_.pages().protect(now);
+  if (drowsy ? chip_.anything_new() : chip_.anything_left()) return;
+  auto until = chip_.deadline();
+  auto slack = kCoarse;
+  if (drowsy && patience.awaits_packet()) {
+    until = std::min(until, now + kAnswerNap);
+  } else if (!doorbells_wake) {
+    until = std::min(until, now + nap_);
+    slack = kFine;
+    nap_ = std::min<Clock::duration>(nap_ * 2, drowsy ? kLongestDrowsyNap : kLongestNap);
+  }
+  if (until > now) wait(until, slack, lock);
 }
 
 void Engine::give_way(std::unique_lock<std::mutex>& lock) {
@@ -159,20 +174,7 @@ void Engine::give_way(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-void Engine::rest(std::unique_lock<std::mutex>& lock, Clock::duration idle) {
-  const bool drowsy = idle < kDrowsy;
-  const bool doorbells_wake = !drowsy && chip_.pages().protect(Clock::now());
-  if (chip_.anything_left()) return;
-  const auto now = Clock::now();
-  auto until = chip_.deadline();
-  if (!doorbells_wake) {
-    until = std::min(until, now + nap_);
-    nap_ = std::min<Clock::duration>(nap_ * 2, drowsy ? kLongestDrowsyNap : kLongestNap);
-  }
-  if (until > now) wait(until, lock);
-}
-
-void Engine::wait(wire::TimePoint until, std::unique_lock<std::mutex>& lock) {
+void Engine::wait(wire::TimePoint until, std::chrono::nanoseconds slack, std::unique_lock<std::mutex>& lock) {
   UserFaults& faults = chip_.pages().faults();
   std::array<pollfd, 3> fds{
       {{kick_fd_, POLLIN, 0}, {chip_.link().descriptor(), POLLIN, 0}, {faults.descriptor(), POLLIN, 0}}};
@@ -181,6 +183,10 @@ void Engine::wait(wire::TimePoint until, std::unique_lock<std::mutex>& lock) {
     const auto left = std::max(until - Clock::now(), Clock::duration::zero());
     timeout.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(left).count();
     timeout.tv_nsec = (left % std::chrono::seconds(1)).count();
+  }
+  if (slack_ != slack) {
+    slack_ = slack;
+    prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(slack.count()), 0UL, 0UL, 0UL);
   }
   asleep_.store(true, std::memory_order_relaxed);
   lock.unlock();

@@ -13,6 +13,7 @@
 #include <mutex>
 
 #include "softnic/nic/chip.hpp"
+#include "softnic/nic/patience.hpp"
 #include "softnic/nic/tunables.hpp"
 
 namespace qpair::softnic::nic {
@@ -45,9 +46,9 @@ class Engine {
  private:
   static void* entry(void* self);
   void run();
-  void rest(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::duration idle);
+  void rest(std::unique_lock<std::mutex>& lock, const Patience& patience);
   void give_way(std::unique_lock<std::mutex>& lock);
-  void wait(wire::TimePoint until, std::unique_lock<std::mutex>& lock);
+  void wait(wire::TimePoint until, std::chrono::nanoseconds slack, std::unique_lock<std::mutex>& lock);
   void kick();
 
   Chip& chip_;
@@ -59,6 +60,7 @@ class Engine {
   pthread_t thread_{};
   int kick_fd_ = -1;
   std::chrono::nanoseconds nap_{kShortestNap};
+  std::chrono::nanoseconds slack_{0};  // timer slack that the kernel was told; 0: its default
 };
 
 }  // namespace qpair::softnic::nic

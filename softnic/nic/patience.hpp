@@ -1,0 +1,74 @@
+#pragma once
+// How long an engine without work goes on looking before it lets the processor go.
+//
+// Spinning finds a doorbell microseconds earlier than a nap does, but on a machine with two processors it may
+// keep the very thread from running that is to ring it, or the peer's engine that is to answer. So it spins
+// only as long as that paid before, in the manner of the kernel's halt polling
+// (Documentation/virt/kvm/halt-polling.rst): the limit doubles when the wait turned out short, and halves
+// when it did not. Waiting after packets (a program reacts to what arrived) and waiting after own
+// transmissions (a peer answers) are learnt separately. A packet ends a nap as well as a spin, so unless
+// there are processors to spare, only doorbells count as a success.
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "softnic/nic/chip.hpp"
+#include "softnic/nic/tunables.hpp"
+
+namespace qpair::softnic::nic {
+
+class Patience {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Patience() : Patience(processors() >= kPlentyOfProcessors) {}
+  explicit Patience(bool plenty) : plenty_(plenty) { limits_.fill(kLongestSpin); }
+
+  void worked(const Chip::Work& work, Clock::time_point now) {
+    if (idle_) learn(work, now - since_);
+    idle_ = false;
+    kind_ = work.packets ? kAfterPackets : kAfterSending;
+    awaiting_ = work.awaiting;
+  }
+  // Without work: has it been long enough?
+  bool is_over(Clock::time_point now) {
+    if (!idle_) {
+      idle_ = true;
+      since_ = now;
+    }
+    return now - since_ >= limits_[kind_];
+  }
+  Clock::duration idle(Clock::time_point now) const { return idle_ ? now - since_ : Clock::duration::zero(); }
+
+  // The last that was done is to be answered by a packet.
+  bool awaits_packet() const { return kind_ == kAfterSending && awaiting_; }
+
+ private:
+  enum Kind : std::size_t { kAfterPackets, kAfterSending, kKinds };
+
+  static unsigned processors() {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? static_cast<unsigned>(CPU_COUNT(&set)) : 1;
+  }
+
+  void learn(const Chip::Work& work, Clock::duration idle) {
+    Clock::duration& limit = limits_[kind_];
+    if ((work.doorbells || (plenty_ && work.packets)) && idle <= kLongestSpin + kShortestNap) {
+      limit = std::min<Clock::duration>(std::max<Clock::duration>(limit * 2, kShortestSpin), kLongestSpin);
+    } else {
+      limit = limit / 2 < kShortestSpin ? Clock::duration::zero() : limit / 2;
+    }
+  }
+
+  bool plenty_;
+  bool idle_ = false;
+  bool awaiting_ = false;
+  Kind kind_ = kAfterSending;
+  Clock::time_point since_{};
+  std::array<Clock::duration, kKinds> limits_{};
+};
+
+}  // namespace qpair::softnic::nic
