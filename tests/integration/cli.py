@@ -178,6 +178,11 @@ class Run(CommandLine):
         self.assert_one_line_error(qpair("run", "--", plain), 126, plain)
         self.assert_one_line_error(qpair("run", "--", self.folder), 126, self.folder)
 
+    def test_says_when_a_program_cannot_see_the_nic(self):
+        source, binary = self.path("static.c", b"int main(void) { return 7; }"), self.path("static")
+        subprocess.run(["cc", "-static", "-o", binary, source], check=True)
+        self.assert_one_line_error(qpair("run", "--", binary), 7, binary, "statically linked")
+
     def test_an_address_in_use_or_of_another_machine_is_said_at_once(self):
         holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.addCleanup(holder.close)
@@ -319,6 +324,10 @@ class Demo(CommandLine):
             secret = self.path("secret", b"x")
             os.chmod(secret, 0)
             self.assert_one_line_error(qpair("demo", "--file", secret), 1, "Permission denied")
+
+    def test_a_device_that_is_not_there(self):
+        self.assert_one_line_error(qpair("demo", "--device", "mlx5_7"), 1, "mlx5_7")
+        self.assert_one_line_error(qpair("demo", "--emulated", "--device", "mlx5_7"), 1, "mlx5_7")
 
     def test_more_than_the_memory_there_is_is_refused_at_once(self):
         result = qpair("demo", "--emulated", "--size", "4096G")

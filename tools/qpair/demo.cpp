@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -36,6 +37,7 @@ namespace {
 struct DemoOptions {
   std::string file;
   std::string size;
+  std::string device;
   unsigned processes = 3;
   unsigned timeout_seconds = kDefaultTimeoutSeconds;
   bool emulated = false;
@@ -80,19 +82,35 @@ void check_memory(std::uint64_t size, unsigned workers) {
   }
 }
 
-// The device's name when there is a real one and it is wanted; empty for the emulated NIC.
-std::string choose_device(const DemoOptions& options) {
-  if (options.emulated || on_emulated_nic()) {
-    fmt::print("Every process gets an emulated mlx5 NIC of its own.\n");
-    return {};
-  }
-  const auto device = RdmaDevice::first_available();
-  if (!device) {
-    fmt::print("No RDMA device here: every process gets an emulated mlx5 NIC of its own.\n");
-    return {};
+struct Choice {
+  bool emulated;
+  std::string device;  // empty: the first one
+};
+
+Choice emulated_nic(const std::string& why, const std::string& device) {
+  fmt::print("{}every process gets an emulated mlx5 NIC of its own.\n", why);
+  return {true, device};
+}
+
+bool has_active_port(const RdmaDevice& device) {
+  return std::any_of(device.ports.begin(), device.ports.end(),
+                     [](const RdmaPort& port) { return port.is_active(); });
+}
+
+// A real device when there is one, or when it was asked for by name.
+Choice choose_nic(const DemoOptions& options) {
+  if (options.emulated || on_emulated_nic()) return emulated_nic("As asked, ", options.device);
+  const bool named = !options.device.empty();
+  const auto device = named ? RdmaDevice::find(options.device) : RdmaDevice::first_available();
+  if (!device && named) throw Failure(fmt::format("--device {}: {}", options.device, device.error().message()));
+  if (!device && device.error().code() == ErrorCode::no_device)
+    return emulated_nic("No RDMA device here: ", "");
+  if (!device) return emulated_nic(fmt::format("No use of RDMA here ({}): ", device.error().message()), "");
+  if (!has_active_port(*device) && !named) {
+    return emulated_nic(fmt::format("{} has no active port: ", device->name), "");
   }
   fmt::print("On {}, a real device. (--emulated takes the emulated NIC.)\n", device->name);
-  return device->name;
+  return {false, device->name};
 }
 
 int listen_on_loopback(std::uint16_t& port) {
@@ -116,18 +134,18 @@ int listen_on_loopback(std::uint16_t& port) {
 
 class Demo {
  public:
-  Demo(const DemoOptions& options, Source source, const std::string& device)
+  Demo(const DemoOptions& options, Source source, const Choice& choice)
       : plan_(source.size),
         source_(std::move(source)),
         timeout_(options.timeout_seconds),
         workers_(options.processes - 1) {
-    start(options, device);
+    start(options, choice);
   }
 
   void run();
 
  private:
-  void start(const DemoOptions& options, const std::string& device);
+  void start(const DemoOptions& options, const Choice& choice);
   void run_phase(Phase phase);
   void finish();
   void wait_for_news();
@@ -153,9 +171,9 @@ class Demo {
   std::string doing_ = "the processes start";
 };
 
-void Demo::start(const DemoOptions& options, const std::string& device) {
+void Demo::start(const DemoOptions& options, const Choice& choice) {
   Environment environment;
-  if (device.empty()) {
+  if (choice.emulated) {
     environment = nic_environment(options.nic);
     // One address cannot serve several NICs; each takes a free one.
     environment.emplace_back("QPAIR_NIC_ADDRESS", "");
@@ -165,7 +183,7 @@ void Demo::start(const DemoOptions& options, const std::string& device) {
   const int listener = listen_on_loopback(port);
   std::vector<std::string> common{"--size", std::to_string(plan_.size()), "--timeout",
                                   std::to_string(timeout_.count())};
-  if (!device.empty()) common.insert(common.end(), {"--device", device});
+  if (!choice.device.empty()) common.insert(common.end(), {"--device", choice.device});
 
   std::vector<std::string> arguments{
       "demo-server",           "--file", source_.path, "--listener", std::to_string(listener), "--workers",
@@ -308,10 +326,10 @@ void refuse_nic_options(const NicOptions& nic) {
 int demo(const DemoOptions& options) {
   Source source = choose_source(options);
   check_memory(source.size, options.processes - 1);
-  const std::string device = choose_device(options);
-  if (!device.empty()) refuse_nic_options(options.nic);
+  const Choice choice = choose_nic(options);
+  if (!choice.emulated) refuse_nic_options(options.nic);
   std::fflush(stdout);
-  Demo(options, std::move(source), device).run();
+  Demo(options, std::move(source), choice).run();
   return 0;
 }
 
@@ -337,6 +355,8 @@ Command demo_command(CLI::App& root) {
   app->add_option("--timeout", options->timeout_seconds, "Seconds that one operation may take (default: 30)")
       ->check(CLI::Range(1U, 3600U).description(""))
       ->type_name("S");
+  app->add_option("--device", options->device, "The RDMA device (default: the first with an active port)")
+      ->type_name("NAME");
   app->add_flag("--emulated", options->emulated, "Use the emulated NIC though there is a real one");
   add_nic_options(*app, options->nic);
   app->footer(

@@ -1,10 +1,13 @@
 // qpair run: a program on the emulated NIC.
 
+#include <fmt/format.h>
+
 #include <memory>
 
 #include "command.hpp"
 #include "emulated_nic.hpp"
 #include "failure.hpp"
+#include "preload.hpp"
 
 namespace qpair::tool {
 
@@ -33,6 +36,9 @@ Command run_command(CLI::App& root, const std::vector<std::string>& program) {
               throw Failure("run: no program given; qpair run [OPTIONS] -- PROGRAM [ARGS...]", kUsage);
             }
             if (command.front().empty()) throw Failure("run: the program's name is empty", kUsage);
+            if (const auto why = why_not_preloaded(command.front())) {
+              fmt::print(stderr, "qpair: {}: it will not see the emulated NIC\n", *why);
+            }
             check_address_is_free(*options);
             exec_program(command, nic_environment(*options));
             return 0;
