@@ -99,7 +99,7 @@ bool has_active_port(const RdmaDevice& device) {
 
 // A real device when there is one, or when it was asked for by name.
 Choice choose_nic(const DemoOptions& options) {
-  if (options.emulated || on_emulated_nic()) return emulated_nic("As asked, ", options.device);
+  if (options.emulated || on_emulated_nic()) return emulated_nic("As asked: ", options.device);
   const bool named = !options.device.empty();
   const auto device = named ? RdmaDevice::find(options.device) : RdmaDevice::first_available();
   if (!device && named) throw Failure(fmt::format("--device {}: {}", options.device, device.error().message()));
