@@ -29,7 +29,8 @@ using namespace qpair::softnic::hooks;
 
 QPAIR_HOOK(ssize_t hooked_readlink(const char* path, char* target, size_t size), "readlink");
 ssize_t hooked_readlink(const char* path, char* target, size_t size) {
-  return public_link(target, (*next_readlink)(Path(path), target, size));
+  return with_path(path,
+                   [&](const Path& at) { return public_link(target, (*next_readlink)(at, target, size)); });
 }
 
 QPAIR_HOOK(ssize_t hooked_readlink_chk(const char* path, char* target, size_t size, size_t room),
@@ -42,7 +43,9 @@ ssize_t hooked_readlink_chk(const char* path, char* target, size_t size, size_t 
 QPAIR_HOOK(ssize_t hooked_readlinkat(int directory, const char* path, char* target, size_t size),
            "readlinkat");
 ssize_t hooked_readlinkat(int directory, const char* path, char* target, size_t size) {
-  return public_link(target, (*next_readlinkat)(directory, Path(path), target, size));
+  return with_path(path, [&](const Path& at) {
+    return public_link(target, (*next_readlinkat)(directory, at, target, size));
+  });
 }
 
 QPAIR_HOOK(ssize_t hooked_readlinkat_chk(int directory, const char* path, char* target, size_t size,
@@ -55,7 +58,7 @@ ssize_t hooked_readlinkat_chk(int directory, const char* path, char* target, siz
 
 QPAIR_HOOK(char* hooked_realpath(const char* path, char* resolved), "realpath");
 char* hooked_realpath(const char* path, char* resolved) {
-  return public_path((*next_realpath)(Path(path), resolved));
+  return with_path(path, [&](const Path& at) { return public_path((*next_realpath)(at, resolved)); });
 }
 
 QPAIR_HOOK(char* hooked_realpath_chk(const char* path, char* resolved, size_t room), "__realpath_chk");
@@ -82,5 +85,5 @@ char* hooked_getcwd_chk(char* path, size_t size, size_t room) {
 
 QPAIR_HOOK(int hooked_chdir(const char* path), "chdir");
 int hooked_chdir(const char* path) {
-  return (*next_chdir)(Path(path));
+  return with_path(path, [&](const Path& at) { return (*next_chdir)(at); });
 }

@@ -40,8 +40,7 @@ int hooked_open(const char* path, int flags, ...) {
     mode = va_arg(arguments, mode_t);
     va_end(arguments);
   }
-  const Path at(path);
-  return opened((*next_open)(at, flags, mode), at, flags);
+  return with_path(path, [&](const Path& at) { return opened((*next_open)(at, flags, mode), at, flags); });
 }
 QPAIR_HOOK_ALIAS(int hooked_open64(const char*, int, ...), "open64", "open");
 QPAIR_HOOK_ALIAS(int hooked_open_internal(const char*, int, ...), "__open", "open");
@@ -56,49 +55,47 @@ int hooked_openat(int directory, const char* path, int flags, ...) {
     mode = va_arg(arguments, mode_t);
     va_end(arguments);
   }
-  const Path at(path);
-  return opened((*next_openat)(directory, at, flags, mode), at, flags);
+  return with_path(
+      path, [&](const Path& at) { return opened((*next_openat)(directory, at, flags, mode), at, flags); });
 }
 QPAIR_HOOK_ALIAS(int hooked_openat64(int, const char*, int, ...), "openat64", "openat");
 
 // With _FORTIFY_SOURCE. glibc ends the program here when flags ask for a mode; open() then uses 0.
 QPAIR_HOOK(int hooked_open_2(const char* path, int flags), "__open_2");
 int hooked_open_2(const char* path, int flags) {
-  const Path at(path);
-  return opened((*next_open)(at, flags, 0), at, flags);
+  return with_path(path, [&](const Path& at) { return opened((*next_open)(at, flags, 0), at, flags); });
 }
 QPAIR_HOOK_ALIAS(int hooked_open64_2(const char*, int), "__open64_2", "__open_2");
 
 QPAIR_HOOK(int hooked_openat_2(int directory, const char* path, int flags), "__openat_2");
 int hooked_openat_2(int directory, const char* path, int flags) {
-  const Path at(path);
-  return opened((*next_openat)(directory, at, flags, 0), at, flags);
+  return with_path(
+      path, [&](const Path& at) { return opened((*next_openat)(directory, at, flags, 0), at, flags); });
 }
 QPAIR_HOOK_ALIAS(int hooked_openat64_2(int, const char*, int), "__openat64_2", "__openat_2");
 
 QPAIR_HOOK(int hooked_creat(const char* path, mode_t mode), "creat");
 int hooked_creat(const char* path, mode_t mode) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
-  const Path at(path);
-  return opened((*next_open)(at, kFlags, mode), at, kFlags);
+  return with_path(path, [&](const Path& at) { return opened((*next_open)(at, kFlags, mode), at, kFlags); });
 }
 QPAIR_HOOK_ALIAS(int hooked_creat64(const char*, mode_t), "creat64", "creat");
 
 QPAIR_HOOK(FILE* hooked_fopen(const char* path, const char* mode), "fopen");
 FILE* hooked_fopen(const char* path, const char* mode) {
-  return (*next_fopen)(Path(path), mode);
+  return with_path(path, [&](const Path& at) { return (*next_fopen)(at, mode); });
 }
 QPAIR_HOOK_ALIAS(FILE* hooked_fopen64(const char*, const char*), "fopen64", "fopen");
 
 QPAIR_HOOK(FILE* hooked_freopen(const char* path, const char* mode, FILE* stream), "freopen");
 FILE* hooked_freopen(const char* path, const char* mode, FILE* stream) {
-  return (*next_freopen)(Path(path), mode, stream);
+  return with_path(path, [&](const Path& at) { return (*next_freopen)(at, mode, stream); });
 }
 QPAIR_HOOK_ALIAS(FILE* hooked_freopen64(const char*, const char*, FILE*), "freopen64", "freopen");
 
 QPAIR_HOOK(DIR* hooked_opendir(const char* path), "opendir");
 DIR* hooked_opendir(const char* path) {
-  return (*next_opendir)(Path(path));
+  return with_path(path, [&](const Path& at) { return (*next_opendir)(at); });
 }
 
 namespace qpair::softnic::hooks {
@@ -115,7 +112,7 @@ constinit Next<int(const char*, int, int (*)(const char*, int), glob_t*)> next_g
 
 QPAIR_HOOK(int hooked_scandir(const char* path, dirent*** names, Filter* filter, Order* order), "scandir");
 int hooked_scandir(const char* path, dirent*** names, Filter* filter, Order* order) {
-  return (*next_scandir)(Path(path), names, filter, order);
+  return with_path(path, [&](const Path& at) { return (*next_scandir)(at, names, filter, order); });
 }
 QPAIR_HOOK_ALIAS(int hooked_scandir64(const char*, dirent***, Filter*, Order*), "scandir64", "scandir");
 
@@ -123,7 +120,8 @@ QPAIR_HOOK(int hooked_scandirat(int directory, const char* path, dirent*** names
                                 Order* order),
            "scandirat");
 int hooked_scandirat(int directory, const char* path, dirent*** names, Filter* filter, Order* order) {
-  return (*next_scandirat)(directory, Path(path), names, filter, order);
+  return with_path(path,
+                   [&](const Path& at) { return (*next_scandirat)(directory, at, names, filter, order); });
 }
 QPAIR_HOOK_ALIAS(int hooked_scandirat64(int, const char*, dirent***, Filter*, Order*), "scandirat64",
                  "scandirat");
@@ -132,12 +130,12 @@ QPAIR_HOOK_ALIAS(int hooked_scandirat64(int, const char*, dirent***, Filter*, Or
 QPAIR_HOOK(int hooked_glob(const char* pattern, int flags, int (*on_error)(const char*, int), glob_t* result),
            "glob");
 int hooked_glob(const char* pattern, int flags, int (*on_error)(const char*, int), glob_t* result) {
-  const Path at(pattern);
-  const int outcome = (*next_glob)(at, flags, on_error, result);
-  if (at.ours() && outcome == 0) {
+  return with_path(pattern, [&](const Path& at) {
+    const int outcome = (*next_glob)(at, flags, on_error, result);
+    if (!at.ours() || outcome != 0) return outcome;
     const std::size_t first = (flags & GLOB_DOOFFS) != 0 ? result->gl_offs : 0;
     for (std::size_t i = 0; i < result->gl_pathc; ++i) public_path(result->gl_pathv[first + i]);
-  }
-  return outcome;
+    return outcome;
+  });
 }
 QPAIR_HOOK_ALIAS(int hooked_glob64(const char*, int, int (*)(const char*, int), glob_t*), "glob64", "glob");

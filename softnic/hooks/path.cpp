@@ -104,7 +104,7 @@ int open_device_in_place_of(int placeholder, int flags) {
 
 }  // namespace
 
-void Path::translate(const char* path) {
+void TranslatedPath::translate(const char* path) {
   if (strnlen(path, PATH_MAX) == PATH_MAX) return;  // ENAMETOOLONG
   char normal[PATH_MAX];
   const std::size_t length = find_ours(path, normal, sizeof normal);
@@ -119,6 +119,7 @@ void Path::translate(const char* path) {
     buffer_[tree->root().size() + where.size()] = '\0';
   }
   path_ = buffer_;
+  ours_ = true;
 }
 
 std::size_t public_path(char* path, std::size_t length) {

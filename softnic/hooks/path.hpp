@@ -6,8 +6,7 @@
 
 namespace qpair::softnic::hooks {
 
-// A path as a program gave it, to be handed on to libc. Paths of the device lead into its private tree;
-// everything else is the program's own pointer, told apart by its first few bytes.
+// A path to be handed on to libc. Paths of the device lead into its private tree:
 //
 //   /sys/class/infiniband*   /sys/class/misc/rdma_cm   the emulated PCI device in /sys/devices and
 //   /sys/bus/pci /dev/infiniband          /dev/char and /sys/dev/char of the device's number
@@ -15,26 +14,45 @@ namespace qpair::softnic::hooks {
 // The machine's own RDMA devices, if it has any, are hidden: what is not in the tree does not exist.
 class Path {
  public:
-  explicit Path(const char* path) : path_(path) {
-    if (path != nullptr && path[0] == '/' && may_be_ours(path)) translate(path);
-  }
-  Path(const Path&) = delete;
-  Path& operator=(const Path&) = delete;
-
+  explicit Path(const char* path) : path_(path) {}
   operator const char*() const { return path_; }
-  bool ours() const { return path_ == buffer_; }
+  bool ours() const { return ours_; }
 
- private:
   static bool may_be_ours(const char* path) {
+    if (path == nullptr || path[0] != '/') return false;
     while (path[1] == '/') ++path;
     return (path[1] == 's' && path[2] == 'y' && path[3] == 's') ||
            (path[1] == 'd' && path[2] == 'e' && path[3] == 'v');
   }
-  void translate(const char* path);
 
+ protected:
   const char* path_;
+  bool ours_ = false;
+};
+
+class TranslatedPath : public Path {
+ public:
+  explicit TranslatedPath(const char* path) : Path(path) { translate(path); }
+  TranslatedPath(const TranslatedPath&) = delete;
+  TranslatedPath& operator=(const TranslatedPath&) = delete;
+
+ private:
+  void translate(const char* path);
   char buffer_[PATH_MAX];
 };
+
+template <typename Call>
+__attribute__((noinline)) auto with_translated(const char* path, const Call& call) {
+  const TranslatedPath at(path);
+  return call(static_cast<const Path&>(at));
+}
+
+// call(Path). Most paths are told to be foreign by their first few bytes; those cost a signal handler with a
+// small stack nothing of it.
+template <typename Call>
+auto with_path(const char* path, const Call& call) {
+  return Path::may_be_ours(path) ? with_translated(path, call) : call(Path(path));
+}
 
 // For the paths that libc reports: cuts the private root off, in place. Null stays null.
 char* public_path(char* path);

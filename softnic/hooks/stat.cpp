@@ -44,7 +44,8 @@ bool names_descriptor(const char* path, int flags) {
 }
 
 int status_at(int directory, const char* path, struct stat* status, int flags) {
-  const int result = (*next_fstatat)(directory, Path(path), status, flags);
+  const int result =
+      with_path(path, [&](const Path& at) { return (*next_fstatat)(directory, at, status, flags); });
   if (result != 0) return result;
   if (is_node({status->st_dev, status->st_ino}) || (names_descriptor(path, flags) && is_device(directory))) {
     status->st_mode = kDeviceMode;
@@ -119,7 +120,8 @@ QPAIR_HOOK_ALIAS(int hooked_fxstatat64(int, int, const char*, Status*, int), "__
 QPAIR_HOOK(int hooked_statx(int directory, const char* path, int flags, unsigned mask, struct statx* status),
            "statx");
 int hooked_statx(int directory, const char* path, int flags, unsigned mask, struct statx* status) {
-  const int result = (*next_statx)(directory, Path(path), flags, mask, status);
+  const int result =
+      with_path(path, [&](const Path& at) { return (*next_statx)(directory, at, flags, mask, status); });
   if (result != 0) return result;
   const dev_t device = makedev(status->stx_dev_major, status->stx_dev_minor);
   if (is_node({device, status->stx_ino}) || (names_descriptor(path, flags) && is_device(directory))) {
@@ -134,17 +136,17 @@ int hooked_statx(int directory, const char* path, int flags, unsigned mask, stru
 
 QPAIR_HOOK(int hooked_access(const char* path, int mode), "access");
 int hooked_access(const char* path, int mode) {
-  return (*next_access)(Path(path), mode);
+  return with_path(path, [&](const Path& at) { return (*next_access)(at, mode); });
 }
 
 QPAIR_HOOK(int hooked_faccessat(int directory, const char* path, int mode, int flags), "faccessat");
 int hooked_faccessat(int directory, const char* path, int mode, int flags) {
-  return (*next_faccessat)(directory, Path(path), mode, flags);
+  return with_path(path, [&](const Path& at) { return (*next_faccessat)(directory, at, mode, flags); });
 }
 
 QPAIR_HOOK(int hooked_euidaccess(const char* path, int mode), "euidaccess");
 int hooked_euidaccess(const char* path, int mode) {
-  return (*next_euidaccess)(Path(path), mode);
+  return with_path(path, [&](const Path& at) { return (*next_euidaccess)(at, mode); });
 }
 QPAIR_HOOK_ALIAS(int hooked_eaccess(const char*, int), "eaccess", "euidaccess");
 
@@ -162,21 +164,21 @@ constinit Next<ssize_t(const char*, char*, size_t)> next_llistxattr("llistxattr"
 // `ls -l` asks for access control lists and security labels and complains when there is no such file.
 QPAIR_HOOK(ssize_t hooked_getxattr(const char* path, const char* name, void* value, size_t size), "getxattr");
 ssize_t hooked_getxattr(const char* path, const char* name, void* value, size_t size) {
-  return (*next_getxattr)(Path(path), name, value, size);
+  return with_path(path, [&](const Path& at) { return (*next_getxattr)(at, name, value, size); });
 }
 
 QPAIR_HOOK(ssize_t hooked_lgetxattr(const char* path, const char* name, void* value, size_t size),
            "lgetxattr");
 ssize_t hooked_lgetxattr(const char* path, const char* name, void* value, size_t size) {
-  return (*next_lgetxattr)(Path(path), name, value, size);
+  return with_path(path, [&](const Path& at) { return (*next_lgetxattr)(at, name, value, size); });
 }
 
 QPAIR_HOOK(ssize_t hooked_listxattr(const char* path, char* list, size_t size), "listxattr");
 ssize_t hooked_listxattr(const char* path, char* list, size_t size) {
-  return (*next_listxattr)(Path(path), list, size);
+  return with_path(path, [&](const Path& at) { return (*next_listxattr)(at, list, size); });
 }
 
 QPAIR_HOOK(ssize_t hooked_llistxattr(const char* path, char* list, size_t size), "llistxattr");
 ssize_t hooked_llistxattr(const char* path, char* list, size_t size) {
-  return (*next_llistxattr)(Path(path), list, size);
+  return with_path(path, [&](const Path& at) { return (*next_llistxattr)(at, list, size); });
 }
