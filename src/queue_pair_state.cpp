@@ -108,6 +108,17 @@ Result<void> QueuePairState::resolve_config() {
                                                   config_.max_inline_data, kMlx5MaxInline)));
   }
 
+  // libmlx5 would only say EINVAL.
+  if (const std::uint64_t blocks = mlx5_send_blocks(config_);
+      mlx5_ && blocks > static_cast<std::uint64_t>(limits_.device.max_qp_wr)) {
+    return tl::unexpected(Error::make(
+        ErrorCode::invalid_argument, fmt::format("max_send_wr is {}; with max_send_sge {} and "
+                                                 "max_inline_data {} it needs {} basic blocks, and this "
+                                                 "device allows {}",
+                                                 config_.max_send_wr, config_.max_send_sge,
+                                                 config_.max_inline_data, blocks, limits_.device.max_qp_wr)));
+  }
+
   const auto depth = [](const std::optional<std::uint8_t>& asked, int limit) {
     constexpr int kUsual = 16;
     return asked ? *asked : static_cast<std::uint8_t>(std::clamp(limit, 0, kUsual));
