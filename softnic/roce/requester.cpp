@@ -50,8 +50,11 @@ void Requester::configure(const ibv_qp_attr& attributes, int mask) {
 void Requester::start(Psn first) {
   clear();
   una_ = next_psn_ = sent_ = first;
-  max_window_ = std::clamp(kWindowBytes / connection_.mtu, kMinWindowPackets, kMaxWindowPackets);
-  window_ = max_window_;
+  first_window_ =
+      std::clamp(kFirstWindowBytes / connection_.mtu, kSmallestWindowPackets, kFirstWindowPackets);
+  largest_window_ = std::min(kLargestWindowBytes / connection_.mtu, kLargestWindowPackets);
+  window_ = first_window_;
+  lost_before_ = false;
   window_credit_ = 0;
   retries_left_ = retry_limit_;
   rnr_left_ = rnr_limit_;
@@ -343,7 +346,9 @@ bool Requester::advance(std::uint32_t packets, TimePoint now) {
   window_credit_ += packets;
   if (window_credit_ >= window_) {
     window_credit_ = 0;
-    window_ = std::min(max_window_, window_ + std::max(1U, max_window_ / kWindowGrowthShare));
+    const std::uint32_t growth =
+        lost_before_ ? std::max(1U, first_window_ / kWindowGrowthShare) : window_ / 2;
+    window_ = std::min(largest_window_, window_ + growth);
   }
   while (reads_count_ != 0 && !una_.is_before(reads_[reads_head_])) {
     reads_head_ = static_cast<std::uint8_t>((reads_head_ + 1) % kMaxReadsAtomics);
@@ -495,7 +500,8 @@ bool Requester::consume_retry(std::string_view what) {
 }
 
 void Requester::lost_something() {
-  window_ = std::max(kMinWindowPackets, window_ / 2);
+  window_ = std::max(kSmallestWindowPackets, window_ / 2);
+  lost_before_ = true;
   window_credit_ = 0;
 }
 

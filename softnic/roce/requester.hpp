@@ -99,15 +99,16 @@ class Requester {
   std::uint8_t reads_head_ = 0, reads_count_ = 0;
   std::uint8_t max_reads_ = 0;
 
-  std::uint32_t window_ = 0, max_window_ = 0, window_credit_ = 0;
+  std::uint32_t window_ = 0, first_window_ = 0, largest_window_ = 0, window_credit_ = 0;
   std::uint32_t unrequested_acks_ = 0;  // packets since the last one with AckReq
 
   std::uint8_t timeout_ = 0, retry_limit_ = 0, rnr_limit_ = 0;
   std::uint8_t retries_left_ = 0, rnr_left_ = 0;
   bool timers_run_ = false;
   bool rnr_waiting_ = false;
-  bool starved_ = false;    // the window or the ring was full when a new request was wanted
-  bool went_back_ = false;  // for went_back_to_, and nothing was acknowledged since
+  bool lost_before_ = false;  // since the connection was made
+  bool starved_ = false;      // the window or the ring was full when a new request was wanted
+  bool went_back_ = false;    // for went_back_to_, and nothing was acknowledged since
   Psn went_back_to_;
   Psn missing_seen_;  // the last response that came although an earlier one is missing
   TimePoint ack_deadline_{}, probe_at_{}, rnr_until_{};

@@ -15,13 +15,18 @@ inline constexpr std::uint32_t kMaxOutstandingRequests = 64;
 // Reads and atomics at once, in each direction; a ConnectX's limit (max_qp_rd_atom).
 inline constexpr std::uint32_t kMaxReadsAtomics = 16;
 
-// Bytes that may be on their way before an acknowledgment comes back: what the receive buffer of a UDP socket
-// holds without privileges (net.core.rmem_max is 208 KiB, doubled for bookkeeping), so that a receiver that
-// is not running at the moment loses nothing.
-inline constexpr std::uint32_t kWindowBytes = 256 * 1024;
-inline constexpr std::uint32_t kMaxWindowPackets = 256;
-inline constexpr std::uint32_t kMinWindowPackets = 4;
-// The window grows by 1/16 of the largest one for each window that was acknowledged whole.
+// What may be on its way before an acknowledgment comes back. The first window is what the receive buffer of
+// a UDP socket holds without privileges (net.core.rmem_max is mostly 208 KiB, doubled for bookkeeping), so
+// that a receiver that is not running at the moment loses nothing. As long as nothing is lost it grows to the
+// largest: two programs and two engines on two cores wait for each other for milliseconds, and a window is
+// all that moves in such a turn.
+inline constexpr std::uint32_t kFirstWindowBytes = 256 * 1024;
+inline constexpr std::uint32_t kFirstWindowPackets = 256;
+inline constexpr std::uint32_t kLargestWindowBytes = 1024 * 1024;
+inline constexpr std::uint32_t kLargestWindowPackets = 1024;
+inline constexpr std::uint32_t kSmallestWindowPackets = 4;
+// For each window that was acknowledged whole it grows by half; by 1/16 of the first one once something was
+// lost.
 inline constexpr std::uint32_t kWindowGrowthShare = 16;
 
 // Within a long message an acknowledgment is asked for this many times in a window.

@@ -151,6 +151,21 @@ TEST_F(Requesting, LossHalvesTheWindowAndSuccessLetsItGrow) {
   EXPECT_LT(grown, 256U);
 }
 
+TEST_F(Requesting, WithoutLossTheWindowGrowsToItsBound) {
+  connect({.mtu = 4096});
+  host.post(make(Operation::Write, 4096 * 2000), 0);
+  host.memory.resize(4096 * 2000);
+  std::uint32_t next = 5;
+  std::size_t largest = 0;
+  for (int i = 0; i < 10; ++i) {
+    const std::size_t sent = sends().size();
+    largest = std::max(largest, sent);
+    next += static_cast<std::uint32_t>(sent);
+    receive_ack(next - 1);
+  }
+  EXPECT_EQ(largest, kLargestWindowBytes / 4096);
+}
+
 TEST_F(Requesting, AcknowledgmentsOutsideOfWhatIsOutstandingAreIgnored) {
   connect();
   host.post(make(Operation::Send, 1), 0);
