@@ -55,6 +55,7 @@ void Requester::start(Psn first) {
   largest_window_ = std::min(kLargestWindowBytes / connection_.mtu, kLargestWindowPackets);
   window_ = first_window_;
   lost_before_ = false;
+  round_trip_ = round_trip_deviation_ = {};
   window_credit_ = 0;
   retries_left_ = retry_limit_;
   rnr_left_ = rnr_limit_;
@@ -67,7 +68,7 @@ void Requester::clear() {
   cursor_packet_ = 0;
   reads_head_ = reads_count_ = 0;
   unrequested_acks_ = 0;
-  rnr_waiting_ = went_back_ = starved_ = false;
+  rnr_waiting_ = went_back_ = starved_ = measuring_ = false;
   stop_timers();
   blocked_.reset();
   reason_.reset();
@@ -142,7 +143,7 @@ bool Requester::may_send(const Outstanding& next) const {
 std::uint32_t Requester::read_chunk(const Outstanding& read) const {
   std::uint32_t chunk = read.chunk;
   if (chunk == 0) {
-    chunk = std::max(max_reads_ > 1 ? window_ / 2 : window_, 1U);
+    chunk = std::max(window_ / std::min<std::uint32_t>(max_reads_, kReadsPerWindow), 1U);
   }
   const std::uint32_t end = std::min(read.packets, (cursor_packet_ / chunk + 1) * chunk);
   return end - cursor_packet_;
@@ -268,6 +269,11 @@ void Requester::block_on(Refusal why) {
 void Requester::sent_up_to(Psn end, TimePoint now) {
   if (sent_.is_before(end)) sent_ = end;
   if (!timers_run_) restart_timers(now);
+  if (!measuring_ && end == sent_) {
+    measuring_ = true;
+    measured_ = end;
+    measured_since_ = now;
+  }
 }
 
 // ---- Positions
@@ -288,6 +294,7 @@ void Requester::rewind() {
   cursor_packet_ = ring_.empty() ? 0 : (una_.value() - ring_.front().first.value()) & Psn::kMask;
   reads_head_ = reads_count_ = 0;
   unrequested_acks_ = 0;
+  measuring_ = false;  // an answer could be to either copy
   blocked_.reset();
   went_back_ = true;
   went_back_to_ = missing_seen_ = una_;
@@ -340,6 +347,7 @@ Requester::Settled Requester::settle(Psn end, TimePoint now) {
 // False: the host ended the connection meanwhile.
 bool Requester::advance(std::uint32_t packets, TimePoint now) {
   una_ += packets;
+  if (measuring_ && !una_.is_before(measured_)) measured(now - measured_since_);
   retries_left_ = retry_limit_;
   rnr_left_ = rnr_limit_;
   went_back_ = false;
@@ -539,10 +547,18 @@ std::string Requester::refused_text(NakCode code, Psn psn) const {
 
 void Requester::restart_timers(TimePoint now) {
   timers_run_ = true;
-  probe_interval_ = kFirstProbe;
+  probe_interval_ = std::clamp(round_trip_ + 4 * round_trip_deviation_, kFirstProbe, kLongestProbe);
   probe_at_ = now + probe_interval_;
   ack_deadline_ =
       timeout_ == 0 ? TimePoint::max() : now + std::max(ack_timeout(timeout_), kShortestAckTimeout);
+}
+
+// Smoothed as in RFC 6298: a peer on a busy machine answers late, and probing it would only keep it busier.
+void Requester::measured(std::chrono::nanoseconds round_trip) {
+  measuring_ = false;
+  const auto off = round_trip > round_trip_ ? round_trip - round_trip_ : round_trip_ - round_trip;
+  round_trip_deviation_ += (off - round_trip_deviation_) / 4;
+  round_trip_ += (round_trip - round_trip_) / 8;
 }
 
 TimePoint Requester::deadline() const {

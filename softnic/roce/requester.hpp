@@ -8,8 +8,8 @@
 //      front            una_ (oldest unacknowledged PSN)      cursor (next to send)        back
 //        [ request ........|....... request ........ request ....|..... request ]  next_psn_
 //
-// Reads longer than half the window travel as several READ requests, each a message of its own on the wire,
-// so that the side that receives the data sets the pace. Data is gathered again from memory for every
+// Reads longer than a share of the window travel as several READ requests, each a message of its own on the
+// wire, so that the side that receives the data sets the pace. Data is gathered again from memory for every
 // retransmission.
 
 #include <array>
@@ -82,6 +82,7 @@ class Requester {
 
   // ---- timers
   void restart_timers(TimePoint now);
+  void measured(std::chrono::nanoseconds round_trip);
   void stop_timers() { timers_run_ = false; }
 
   Connection& connection_;
@@ -113,6 +114,12 @@ class Requester {
   Psn missing_seen_;  // the last response that came although an earlier one is missing
   TimePoint ack_deadline_{}, probe_at_{}, rnr_until_{};
   std::chrono::nanoseconds probe_interval_{};
+
+  // How long answers take, sampled on one packet at a time.
+  bool measuring_ = false;
+  Psn measured_;
+  TimePoint measured_since_{};
+  std::chrono::nanoseconds round_trip_{}, round_trip_deviation_{};
 
   std::unique_ptr<Refusal>
       blocked_;  // the request at the cursor cannot be sent; it fails once it is the oldest

@@ -29,6 +29,10 @@ inline constexpr std::uint32_t kSmallestWindowPackets = 4;
 // lost.
 inline constexpr std::uint32_t kWindowGrowthShare = 16;
 
+// A long read is asked for in so many pieces at once, if as many reads may be outstanding: while one piece
+// arrives, the responder works on the next.
+inline constexpr std::uint32_t kReadsPerWindow = 4;
+
 // Within a long message an acknowledgment is asked for this many times in a window.
 inline constexpr std::uint32_t kAckRequestsPerWindow = 4;
 
@@ -36,9 +40,9 @@ inline constexpr std::uint32_t kAckRequestsPerWindow = 4;
 // and ConnectX too has a floor of that order.
 inline constexpr std::chrono::nanoseconds kShortestAckTimeout = std::chrono::milliseconds(4);
 
-// When nothing was heard for this long, the last packet is sent once more and the wait doubles; this does not
-// count as a retry. A lost last packet or lost acknowledgment is found long before the local ACK timeout (67
-// ms by default), as ConnectX's adaptive retransmission does.
+// When nothing was heard for this long, or for much longer than answers took lately, the last packet is sent
+// once more and the wait doubles; this does not count as a retry. A lost last packet or lost acknowledgment
+// is found long before the local ACK timeout (67 ms by default), as ConnectX's adaptive retransmission does.
 inline constexpr std::chrono::nanoseconds kFirstProbe = std::chrono::milliseconds(1);
 inline constexpr std::chrono::nanoseconds kLongestProbe = std::chrono::milliseconds(500);
 

@@ -300,24 +300,44 @@ TEST_F(Requesting, AFenceWaitsForEarlierReads) {
 TEST_F(Requesting, LongReadsTravelInPieces) {
   connect({.mtu = 4096, .max_reads = 4});
   host.post(make(Operation::Read, 4096 * 100), 0);
-  EXPECT_THAT(sends(), ElementsAre("RDMA READ Request 5 for 131072", "RDMA READ Request 37 for 131072"));
-  for (std::uint32_t i = 0; i < 32; ++i) receive(Opcode::ReadResponseMiddle, 5 + i, 4096);
-  EXPECT_THAT(sends(), ElementsAre("RDMA READ Request 69 for 131072"));
-  for (std::uint32_t i = 32; i < 100; ++i) {
+  EXPECT_THAT(sends(), ElementsAre("RDMA READ Request 5 for 65536", "RDMA READ Request 21 for 65536",
+                                   "RDMA READ Request 37 for 65536", "RDMA READ Request 53 for 65536"));
+  for (std::uint32_t i = 0; i < 16; ++i) receive(Opcode::ReadResponseMiddle, 5 + i, 4096);
+  EXPECT_THAT(sends(), ElementsAre("RDMA READ Request 69 for 65536"));
+  for (std::uint32_t i = 16; i < 100; ++i) {
     receive(Opcode::ReadResponseMiddle, 5 + i, 4096);
     sends();
   }
   EXPECT_THAT(completed(), ElementsAre(0));
 }
 
+TEST_F(Requesting, WithOneReadAtATimeAPieceIsAWindow) {
+  connect({.mtu = 4096, .max_reads = 1});
+  host.post(make(Operation::Read, 4096 * 100), 0);
+  EXPECT_THAT(sends(), ElementsAre("RDMA READ Request 5 for 262144"));
+}
+
 TEST_F(Requesting, ARepeatedPieceNeverCrossesIntoTheNext) {
   connect({.mtu = 4096, .max_reads = 4});
-  host.post(make(Operation::Read, 4096 * 64), 0);
-  EXPECT_THAT(sends(), ElementsAre("RDMA READ Request 5 for 131072", "RDMA READ Request 37 for 131072"));
+  host.post(make(Operation::Read, 4096 * 32), 0);
+  EXPECT_THAT(sends(), ElementsAre("RDMA READ Request 5 for 65536", "RDMA READ Request 21 for 65536"));
   receive(Opcode::ReadResponseFirst, 5, 4096);
   receive(Opcode::ReadResponseMiddle, 7, 4096);  // 6 is missing
-  // The window was halved: first the rest of the first piece.
-  EXPECT_THAT(sends(), ElementsAre("RDMA READ Request 6 for 126976"));
+  EXPECT_THAT(sends(), ElementsAre("RDMA READ Request 6 for 61440", "RDMA READ Request 21 for 65536"));
+}
+
+TEST_F(Requesting, APeerThatAnswersLateIsProbedLater) {
+  connect();
+  for (std::uint32_t psn = 5; psn < 105; ++psn) {
+    host.post(make(Operation::Write, 1), 0);
+    sends();
+    now += 5ms;
+    receive_ack(psn);
+  }
+  host.post(make(Operation::Write, 1), 0);
+  sends();
+  EXPECT_GT(qp.deadline(), now + 4ms);
+  EXPECT_LT(qp.deadline(), now + 10ms);
 }
 
 TEST_F(Requesting, AtomicsReturnWhatWasThere) {
@@ -648,7 +668,8 @@ TEST_F(Requesting, AGibibyteNeedsNoMoreThanItsWindow) {
   connect({.mtu = 256, .max_reads = 16});
   host.post(make(Operation::Read, 1ULL << 30), 0);
   host.post(make(Operation::Read, 1ULL << 30), 0);
-  EXPECT_THAT(sends(), ElementsAre("RDMA READ Request 5 for 32768", "RDMA READ Request 133 for 32768"));
+  EXPECT_THAT(sends(), ElementsAre("RDMA READ Request 5 for 16384", "RDMA READ Request 69 for 16384",
+                                   "RDMA READ Request 133 for 16384", "RDMA READ Request 197 for 16384"));
 }
 
 }  // namespace
