@@ -46,10 +46,13 @@ ib_uverbs_qp_dest dest_of(const ibv_ah_attr& address) {
 ibv_qp_attr attributes_of(const ib_uverbs_ex_modify_qp& command) {
   const ib_uverbs_modify_qp& from = command.base;
   ibv_qp_attr to{};
-  to.qp_state = static_cast<ibv_qp_state>(from.qp_state);
-  to.cur_qp_state = static_cast<ibv_qp_state>(from.cur_qp_state);
-  to.path_mtu = static_cast<ibv_mtu>(from.path_mtu);
-  to.path_mig_state = static_cast<ibv_mig_state>(from.path_mig_state);
+  const std::uint32_t mask = from.attr_mask;
+  // Only what check() found to be a value of its enum.
+  if ((mask & IBV_QP_STATE) != 0) to.qp_state = static_cast<ibv_qp_state>(from.qp_state);
+  if ((mask & IBV_QP_CUR_STATE) != 0) to.cur_qp_state = static_cast<ibv_qp_state>(from.cur_qp_state);
+  if ((mask & IBV_QP_PATH_MTU) != 0) to.path_mtu = static_cast<ibv_mtu>(from.path_mtu);
+  if ((mask & IBV_QP_PATH_MIG_STATE) != 0)
+    to.path_mig_state = static_cast<ibv_mig_state>(from.path_mig_state);
   to.qkey = from.qkey;
   to.rq_psn = from.rq_psn;
   to.sq_psn = from.sq_psn;
@@ -75,21 +78,26 @@ ibv_qp_attr attributes_of(const ib_uverbs_ex_modify_qp& command) {
 
 // modify_qp() in the kernel's drivers/infiniband/core/uverbs_cmd.c: what is refused before the driver is
 // asked.
-int check(Context& context, const ibv_qp_attr& attributes, std::uint32_t mask) {
-  if ((mask & IBV_QP_PORT) != 0 && attributes.port_num != 1) return -EINVAL;
+int check(Context& context, const ib_uverbs_modify_qp& command) {
+  const std::uint32_t mask = command.attr_mask;
+  if ((mask & IBV_QP_PORT) != 0 && command.port_num != 1) return -EINVAL;
   if ((mask & IBV_QP_AV) != 0) {
-    if (const int bad = check_address(context, attributes.ah_attr); bad != 0) {
+    if (const int bad = check_address(context, address_of(command.dest)); bad != 0) {
       return refuse(EINVAL,
                     "ibv_modify_qp: the address vector needs port 1, is_global = 1 and a sgid_index that the "
                     "port's GID table has (RoCE).");
     }
   }
   if ((mask & IBV_QP_ALT_PATH) != 0) {
-    if (attributes.alt_port_num != 1) return -EINVAL;
-    if (const int bad = check_address(context, attributes.alt_ah_attr); bad != 0) return bad;
+    if (command.alt_port_num != 1) return -EINVAL;
+    if (const int bad = check_address(context, address_of(command.alt_dest)); bad != 0) return bad;
   }
-  if ((mask & IBV_QP_CUR_STATE) != 0 && attributes.cur_qp_state > IBV_QPS_ERR) return -EINVAL;
-  if ((mask & IBV_QP_STATE) != 0 && attributes.qp_state > IBV_QPS_ERR) return -EINVAL;
+  if ((mask & IBV_QP_CUR_STATE) != 0 && command.cur_qp_state > IBV_QPS_ERR) return -EINVAL;
+  if ((mask & IBV_QP_STATE) != 0 && command.qp_state > IBV_QPS_ERR) return -EINVAL;
+  if ((mask & IBV_QP_PATH_MTU) != 0 && (command.path_mtu < IBV_MTU_256 || command.path_mtu > IBV_MTU_4096)) {
+    return -EINVAL;
+  }
+  if ((mask & IBV_QP_PATH_MIG_STATE) != 0 && command.path_mig_state > IBV_MIG_ARMED) return -EINVAL;
   return 0;
 }
 
@@ -132,8 +140,8 @@ int modify_qp_driver(const DriverData& driver) {
 
 int modify_qp(Context& context, const QpObject& qp, const ib_uverbs_ex_modify_qp& command) {
   const std::uint32_t mask = command.base.attr_mask;
+  if (const int bad = check(context, command.base); bad != 0) return bad;
   const ibv_qp_attr attributes = attributes_of(command);
-  if (const int bad = check(context, attributes, mask); bad != 0) return bad;
   return -context.nic->modify_qp(qp.qpn, attributes, static_cast<int>(mask)).value;
 }
 

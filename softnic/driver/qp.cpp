@@ -108,7 +108,7 @@ int check_type(std::uint32_t type) {
     case IB_UVERBS_QPT_UD:
       return 0;  // which of these the silicon has, it says itself
     case IB_UVERBS_QPT_RAW_PACKET:
-      return -EPERM;
+      return unsupported("Raw packet queue pairs");
     case IB_UVERBS_QPT_XRC_INI:
     case IB_UVERBS_QPT_XRC_TGT:
       return unsupported("XRC queue pairs");
@@ -117,6 +117,12 @@ int check_type(std::uint32_t type) {
     default:
       return -EINVAL;
   }
+}
+
+// check_creation_flags() in the kernel's uverbs_std_types_qp.c
+std::uint32_t known_create_flags(std::uint32_t type) {
+  constexpr std::uint32_t kPadding = IB_UVERBS_QP_CREATE_PCI_WRITE_END_PADDING;
+  return type == IB_UVERBS_QPT_UD ? kPadding | IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK : kPadding;
 }
 
 nic::QpParameters parameters_of(const QpRequest& request, const mlx5_ib_create_qp& mlx5) {
@@ -156,9 +162,7 @@ int check_buffers(const nic::QpParameters& parameters) {
 
 Outcome<QpCreated> create_qp(Context& context, const QpRequest& request, const DriverData& driver) {
   if (const int bad = check_type(request.type); bad != 0) return tl::unexpected(bad);
-  if ((request.create_flags & ~std::uint32_t{IB_UVERBS_QP_CREATE_PCI_WRITE_END_PADDING}) != 0) {
-    return tl::unexpected(-EINVAL);
-  }
+  if ((request.create_flags & ~known_create_flags(request.type)) != 0) return tl::unexpected(-EINVAL);
   if (request.pd == nullptr || request.send_cq == nullptr || request.recv_cq == nullptr) {
     return tl::unexpected(-EINVAL);
   }

@@ -360,9 +360,15 @@ TEST_F(Objects, QueuePairsMoveThroughTheirStates) {
   EXPECT_GT(modify_qp(qp, kInitMask, init), 0);
   EXPECT_EQ(modify_qp(qp, 1U << 30, init), -EOPNOTSUPP);
   EXPECT_EQ(modify_qp(4711, kInitMask, init), -EINVAL);
+  // Values that no enum has never reach the NIC, asked for or not.
   ib_uverbs_modify_qp beyond{};
-  beyond.qp_state = 99;
-  EXPECT_EQ(modify_qp(qp, 1, beyond), -EINVAL);
+  beyond.qp_state = 8;
+  beyond.cur_qp_state = 99;
+  beyond.path_mtu = 9;
+  beyond.path_mig_state = 200;
+  for (const std::uint32_t mask : {1U << 0, 1U << 1, 1U << 8, 1U << 18}) {
+    EXPECT_EQ(modify_qp(qp, mask, beyond), -EINVAL) << mask;
+  }
 
   ib_uverbs_query_qp_resp answer{};
   const auto query =
