@@ -66,10 +66,11 @@ Chip::Work Chip::round(TimePoint now) {
   look_at_some();
   work.other = run_active(now);
   work.packets = receive(now);
-  work.other |= run_timers(now);
+  if (run_timers(now)) work.other = true;
+  run_active(now);  // what arrived may have opened a window
   settle();
   link_->flush();
-  work.other |= !active_.empty();
+  if (!active_.empty()) work.other = true;
   work.awaiting = std::exchange(awaiting_, false);
   return work;
 }

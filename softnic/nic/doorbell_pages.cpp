@@ -24,7 +24,10 @@ void DoorbellPages::mapped(UarId uar, void* address) {
   if (page == pages_.end()) return;
   const auto at = reinterpret_cast<std::uint64_t>(address);
   // A mapping that lay there before is gone.
-  std::erase_if(page->mappings, [at](const Mapping& mapping) { return mapping.address == at; });
+  std::erase_if(page->mappings, [this, at](const Mapping& mapping) {
+    if (mapping.address == at && mapping.is_protected) --closed_;
+    return mapping.address == at;
+  });
   page->mappings.push_back({at, faults_.add(at, mlx5::kUarPageSize), false});
 }
 
@@ -32,7 +35,10 @@ bool DoorbellPages::remove(UarId uar) {
   const auto page = std::ranges::find(pages_, uar, &Page::id);
   if (page == pages_.end()) return false;
   for (const Mapping& mapping : page->mappings) {
-    if (mapping.is_protected) faults_.unprotect(mapping.address, mlx5::kUarPageSize);
+    if (mapping.is_protected) {
+      --closed_;
+      faults_.unprotect(mapping.address, mlx5::kUarPageSize);
+    }
     if (mapping.protectable) faults_.remove(mapping.address, mlx5::kUarPageSize);
   }
   pages_.erase(page);
@@ -59,6 +65,7 @@ bool DoorbellPages::protect(wire::TimePoint now) {
       switch (faults_.protect(mapping->address, mlx5::kUarPageSize)) {
         case UserFaults::Protection::Done:
           mapping->is_protected = true;
+          ++closed_;
           ++mapping;
           break;
         case UserFaults::Protection::NotThere:
@@ -80,11 +87,22 @@ bool DoorbellPages::are_closed() const {
       pages_, [](const Page& page) { return std::ranges::all_of(page.mappings, &Mapping::is_protected); });
 }
 
+bool DoorbellPages::admit(wire::TimePoint now) {
+  if (closed_ == 0) return false;
+  bool any = false;
+  while (const auto address = faults_.next()) {
+    faulted(*address, now);
+    any = true;
+  }
+  return any;
+}
+
 void DoorbellPages::faulted(std::uint64_t address, wire::TimePoint now) {
   const std::uint64_t at = address & ~std::uint64_t{mlx5::kUarPageSize - 1};
   for (Page& page : pages_) {
     for (Mapping& mapping : page.mappings) {
       if (mapping.address != at) continue;
+      if (mapping.is_protected) --closed_;
       mapping.is_protected = false;
       page.open_until = now + kLeftOpen;
     }

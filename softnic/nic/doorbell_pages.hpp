@@ -58,15 +58,20 @@ class DoorbellPages {
   // Protects every page that is not protected yet. False: some page is open still, so a store to it will not
   // wake anybody.
   bool protect(wire::TimePoint now);
+  // What poll() may wait on; -1 when there is none.
+  int descriptor() const { return faults_.descriptor(); }
+  // After fork(), in the child.
+  void abandon() { faults_.abandon(); }
   // No page is open: nothing has to be done to be woken by a doorbell.
   bool are_closed() const;
+  // Lets stores go on that are blocked at a closed page. True: there was one.
+  bool admit(wire::TimePoint now);
+
+ private:
   // Lifts the protection of the page that was stored to, and leaves it open until the store is seen, at most
   // for a moment.
   void faulted(std::uint64_t address, wire::TimePoint now);
 
-  UserFaults& faults() { return faults_; }
-
- private:
   struct Mapping {
     std::uint64_t address;
     bool protectable;
@@ -90,6 +95,7 @@ class DoorbellPages {
   static SendDoorbell decode(std::uint64_t value);
 
   std::vector<Page> pages_;
+  unsigned closed_ = 0;  // mappings that are protected
   std::uint32_t next_id_ = 1;
   UserFaults faults_;
 };

@@ -93,7 +93,7 @@ Engine::~Engine() {
 
 void Engine::abandon() {
   started_ = false;
-  chip_.pages().faults().abandon();
+  chip_.pages().abandon();
   if (kick_fd_ >= 0) syscall(SYS_close, kick_fd_);
   kick_fd_ = -1;
   if (const int fd = chip_.link().descriptor(); fd >= 0) syscall(SYS_close, fd);
@@ -139,7 +139,10 @@ void Engine::run() {
   Patience patience;
   while (!stop_.load(std::memory_order_acquire)) {
     const auto now = Clock::now();
-    if (const Chip::Work work = chip_.round(now)) {
+    // Also while busy: what wakes or occupies the engine need not be a doorbell.
+    const bool admitted = chip_.pages().admit(now);
+    const Chip::Work work = chip_.round(now);
+    if (work || admitted) {
       patience.worked(work, now);
       nap_ = kShortestNap;
     } else if (patience.is_over(now)) {
@@ -175,9 +178,9 @@ void Engine::give_way(std::unique_lock<std::mutex>& lock) {
 }
 
 void Engine::wait(wire::TimePoint until, std::chrono::nanoseconds slack, std::unique_lock<std::mutex>& lock) {
-  UserFaults& faults = chip_.pages().faults();
-  std::array<pollfd, 3> fds{
-      {{kick_fd_, POLLIN, 0}, {chip_.link().descriptor(), POLLIN, 0}, {faults.descriptor(), POLLIN, 0}}};
+  std::array<pollfd, 3> fds{{{kick_fd_, POLLIN, 0},
+                             {chip_.link().descriptor(), POLLIN, 0},
+                             {chip_.pages().descriptor(), POLLIN, 0}}};
   timespec timeout{};
   if (until != wire::TimePoint::max()) {
     const auto left = std::max(until - Clock::now(), Clock::duration::zero());
@@ -195,10 +198,6 @@ void Engine::wait(wire::TimePoint until, std::chrono::nanoseconds slack, std::un
   lock.lock();
   asleep_.store(false, std::memory_order_relaxed);
   if (fds[0].revents != 0) drain_eventfd(kick_fd_);
-  if (fds[2].revents == 0) return;
-  const auto now = Clock::now();
-  nap_ = kShortestNap;
-  while (const auto address = faults.next()) chip_.pages().faulted(*address, now);
 }
 
 }  // namespace qpair::softnic::nic

@@ -43,8 +43,8 @@ class Patience {
   }
   Clock::duration idle(Clock::time_point now) const { return idle_ ? now - since_ : Clock::duration::zero(); }
 
-  // The last that was done is to be answered by a packet.
-  bool awaits_packet() const { return kind_ == kAfterSending && awaiting_; }
+  // Something that was sent is to be answered by a packet.
+  bool awaits_packet() const { return awaiting_; }
 
  private:
   enum Kind : std::size_t { kAfterPackets, kAfterSending, kKinds };

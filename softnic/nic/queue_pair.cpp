@@ -195,11 +195,12 @@ bool QueuePair::look() {
       break;
   }
   if (parameters_.sq_basic_blocks == 0) return false;
+  const std::uint16_t before = rung_;
   if (!read_record(mlx5::kSendRecord, rung_)) {
     fail_later(fmt::format("its doorbell record at {:#x} is not mapped", parameters_.doorbell_record));
     return false;
   }
-  return rung_ != fetched_ && (state() == IBV_QPS_RTS || state() == IBV_QPS_SQD);
+  return rung_ != before && state() == IBV_QPS_RTS;
 }
 
 bool QueuePair::needs_looking() const {
@@ -210,7 +211,7 @@ bool QueuePair::needs_looking() const {
 
 bool QueuePair::next_send(roce::SendRequest& out) {
   while (!failing_ && state() != IBV_QPS_ERR) {
-    if (fetched_ == rung_ && (!look() || fetched_ == rung_)) return false;
+    if (fetched_ == rung_ && !look()) return false;
     const std::uint16_t index = fetched_;
     const std::uint16_t available = ahead(rung_, index);
     WqeHead head;

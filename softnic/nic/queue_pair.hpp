@@ -55,10 +55,11 @@ class QueuePair final : public roce::RcHost {
   Errno modify(const ibv_qp_attr& attributes, int mask, wire::TimePoint now);
   void query(ibv_qp_attr& attributes, ibv_qp_init_attr& initial) const;
 
-  // A doorbell with this first word of a WQE was rung. True: transmit() has something to do.
+  // A doorbell with this first word of a WQE was rung. True: the record has moved, transmit() has something
+  // new.
   bool rung(std::uint32_t opmod_idx_opcode);
-  // Looks at the doorbell record without a doorbell having been seen. In ERR, flushes what was posted
-  // meanwhile.
+  // Looks at the doorbell record without a doorbell having been seen. True: it has moved since it was last
+  // looked at. In ERR, flushes what was posted meanwhile.
   bool look();
   // In ERR with a receive ring: receives have no doorbell, so somebody has to look.
   bool needs_looking() const;

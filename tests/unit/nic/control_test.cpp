@@ -1,7 +1,10 @@
 // Control calls: states, limits, objects that are in use, the device's identity; and the engine's manners.
 
+#include <malloc.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+
+#include <atomic>
 
 #include "softnic/nic/address_resolution.hpp"
 #include "tests/unit/nic/harness.hpp"
@@ -250,6 +253,55 @@ TEST(EngineManners, IdleEngineTakesNoProcessorTime) {
   // And it wakes up for the next doorbell.
   pair.a.post(Wqe(Opcode::Nop));
   pair.a_cq.next();
+}
+
+// Found by the address sanitizer's slowness: a store to a closed page waited for an engine that was too busy
+// to sleep.
+TEST(EngineManners, DoorbellAtAClosedPageIsHeardByABusyEngine) {
+  Machine machine;
+  const DoorbellPage first_page(*machine.nic);
+  Connected busy(machine);
+  Connected other(machine);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the engine sleeps, both pages are closed
+  std::atomic<bool> stop{false};
+  std::thread traffic([&] {
+    while (!stop) {
+      busy.a.post(Wqe(Opcode::Nop));
+      busy.a_cq.next();
+    }
+  });
+  first_page.store(mlx5::kBlueFlameOffset,
+                   mlx5::be64{std::uint64_t{other.a.qpn()} << 8}.raw);  // does not block for good
+  stop = true;
+  traffic.join();
+}
+
+TEST(EngineManners, SendQueueThatHasToWaitDoesNotKeepTheEngineBusy) {
+  Machine machine;
+  Connected pair(machine);
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_SQD;
+  ASSERT_EQ(pair.a.modify(attributes, IBV_QP_STATE).value, 0);
+  pair.a.post(Wqe(Opcode::Nop));  // waits for RTS
+  const long before = processor_time_us(0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_LT(processor_time_us(before), 30'000);
+  ASSERT_EQ(pair.a.to_state(IBV_QPS_RTS).value, 0);
+  pair.a_cq.next();
+}
+
+TEST(EngineManners, ConnectedQueuePairCostsAtMostEightKibibytes) {
+  Machine machine;
+  Completions cq(machine, 16);
+  const std::size_t count = 200;
+  std::vector<std::unique_ptr<Pair>> pairs;
+  pairs.push_back(std::make_unique<Pair>(machine, cq, cq));
+  const std::size_t before = mallinfo2().uordblks;
+  for (std::size_t i = 0; i < count; ++i) {
+    pairs.push_back(std::make_unique<Pair>(machine, cq, cq));  // its rings are mmapped, not allocated
+    pairs.back()->connect(pairs.front()->qpn());
+  }
+  EXPECT_LE((mallinfo2().uordblks - before) / count, 8192U);
 }
 
 TEST(EngineManners, ForkedChildLeavesTheNicAlone) {
