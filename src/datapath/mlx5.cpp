@@ -114,15 +114,13 @@ Mlx5DataPath::Mlx5DataPath(const Mlx5Rings& rings, const WorkLimits& limits, Sta
       limits_(limits),
       send_cq_(rings.send_cq),
       receive_cq_(rings.receive_cq),
-      slots_(rings.send_blocks, 1),
-      parts_(rings.send_blocks),
+      notes_(rings.send_blocks),
       // Every WQE may end in a CQE, signaled or not (a flush), and has at least one block: with no more
       // blocks under way than the completion queue has entries, it cannot overflow. More than half of the
       // hardware's 16-bit circle would make "ahead" and "behind" the same.
       capacity_(std::min(
           {std::uint64_t{rings.send_blocks}, std::uint64_t{rings.send_cq.entries}, kHardwareIndices / 2})),
       retired_(start.send),
-      completed_(start.send),
       silent_(capacity_),
       receive_ring_(rings.receive_ring),
       receive_mask_(rings.receive_count - 1),
@@ -133,16 +131,21 @@ Mlx5DataPath::Mlx5DataPath(const Mlx5Rings& rings, const WorkLimits& limits, Sta
       receive_position_(start.receive),
       receive_completed_(start.receive) {
   send_.ring = rings.send_ring;
-  send_.slots = slots_.data();
   send_.position = start.send;
-  send_.mask = rings.send_blocks - 1;
+  send_.byte_mask = std::uint64_t{rings.send_blocks} * mlx5::kBasicBlockSize - 1;
   send_.max_message = limits.max_message;
   send_.record = rings.record + mlx5::kSendRecord;
   send_.reg = rings.reg;
   send_.blue_flame = rings.blue_flame;
-  const std::uint64_t three_segments = mlx5::qpn_ds(rings.qp_num, 3);
-  send_.put_word = static_cast<std::uint64_t>(Opcode::RdmaWrite) << 32 | three_segments;
-  send_.get_word = static_cast<std::uint64_t>(Opcode::RdmaRead) << 32 | three_segments;
+  const auto word = [&](Opcode opcode) {
+    const mlx5::ControlSegment control{
+        mlx5::opmod_idx_opcode(0, opcode), mlx5::qpn_ds(rings.qp_num, 3), 0, {}, 0, 0};
+    std::uint64_t first = 0;
+    std::memcpy(&first, &control, sizeof first);
+    return first;
+  };
+  send_.put_word = word(Opcode::RdmaWrite);
+  send_.get_word = word(Opcode::RdmaRead);
   send_.long_end = ~std::uint64_t{0};
   mlx5::store_record(send_.record, static_cast<std::uint32_t>(start.send) & mlx5::kIndexMask);
   mlx5::store_record(receive_record_, static_cast<std::uint32_t>(start.receive) & mlx5::kIndexMask);
@@ -168,10 +171,10 @@ void Mlx5DataPath::reset() {
     return (value + kHardwareIndices - 1) / kHardwareIndices * kHardwareIndices;
   };
   send_.position = round_up(send_.position);
-  send_.plain_slot = (send_.position - index) << 8 | 1;
+  send_.surplus = retired_surplus_ = send_.position - index;
+  first_note_ = end_note_;
   send_.long_end = ~std::uint64_t{0};
   retired_ = send_.position;
-  completed_ = index;
   const std::uint64_t receive_index = receive_position_ - receive_surplus_;
   receive_position_ = round_up(receive_position_);
   receive_surplus_ = receive_position_ - receive_index;
@@ -223,42 +226,32 @@ Result<WrId> Mlx5DataPath::post(const Work& work) {
 }
 
 void Mlx5DataPath::write(const Work& work, const WorkPlan& planned, std::uint64_t blocks) {
-  const std::uint64_t begin = send_.position;
-  PieceWalker walker(work.local);
-  const std::uint64_t operation = send_.index() + planned.entries - 1;
-  const std::uint64_t part_flag = planned.entries > 1 ? kSlotPart : 0;
-  const auto note_part = [&] {
-    if (part_flag != 0)
-      parts_[static_cast<std::size_t>(send_.position & send_.mask)] = {operation, planned.bytes};
-  };
+  Note note;
+  note.operation = send_.index() + planned.entries - 1;
+  note.bytes = planned.bytes;
+  note.part = planned.entries > 1;
+  std::uint8_t flags = mlx5::kCqUpdate;
+  if (work.signal == Signal::No) {
+    note.silent = silent_.must_signal(send_.position, send_.position + blocks);
+    if (!note.silent) flags = 0;
+  }
 
   // Of a split operation only the last WQE is signaled, and only it takes the peer's receive.
   const Opcode leading = work.opcode == Opcode::RdmaWriteImm ? Opcode::RdmaWrite : work.opcode;
+  PieceWalker walker(work.local);
   std::uint64_t done = 0;
   for (std::uint64_t entry = 1; entry < planned.entries; ++entry) {
-    note_part();
-    write_entry(work, leading, done, limits_.max_message, walker, 0, part_flag);
+    advance(write_entry(work, leading, done, limits_.max_message, walker, 0), note);
     done += limits_.max_message;
   }
-  note_part();
-  std::uint8_t flags = mlx5::kCqUpdate;
-  std::uint64_t slot_flags = part_flag;
-  if (work.signal == Signal::No) {
-    if (silent_.must_signal(begin, begin + blocks)) {
-      slot_flags |= kSlotSilent;
-    } else {
-      flags = 0;
-    }
-  }
-  write_entry(work, work.opcode, done, planned.bytes - done, walker, flags, slot_flags);
+  advance(write_entry(work, work.opcode, done, planned.bytes - done, walker, flags), note);
 }
 
-void Mlx5DataPath::write_entry(const Work& work, Opcode opcode, std::uint64_t remote_offset,
-                               std::uint64_t bytes, PieceWalker& walker, std::uint8_t flags,
-                               std::uint64_t slot_flags) {
+// One WQE at the current position; returns the basic blocks that it takes.
+std::uint32_t Mlx5DataPath::write_entry(const Work& work, Opcode opcode, std::uint64_t remote_offset,
+                                        std::uint64_t bytes, PieceWalker& walker, std::uint8_t flags) {
   std::byte* const control_at = send_.block(send_.position);
-  SegmentWriter writer(control_at, send_.ring,
-                       send_.ring + (static_cast<std::size_t>(send_.mask) + 1) * mlx5::kBasicBlockSize);
+  SegmentWriter writer(control_at, send_.ring, send_.ring + send_.byte_mask + 1);
   mlx5::ControlSegment control{};
   writer.add(control);  // its place; filled in when the number of segments is known
   if (work.remote != nullptr) {
@@ -279,14 +272,20 @@ void Mlx5DataPath::write_entry(const Work& work, Opcode opcode, std::uint64_t re
   control.fm_ce_se = flags;
   control.imm = has_imm(opcode) ? work.imm : 0;
   std::memcpy(control_at, &control, sizeof control);
+  return mlx5::blocks_of(writer.segments());
+}
 
-  const std::uint32_t blocks = mlx5::blocks_of(writer.segments());
-  const std::uint64_t surplus = send_.surplus();
-  slots_[static_cast<std::size_t>(send_.position & send_.mask)] = surplus << 8 | slot_flags | blocks;
+// Moves on behind a WQE, and makes a note of it unless it is plain.
+void Mlx5DataPath::advance(std::uint32_t blocks, Note note) {
   if (blocks != 1) {
     send_.long_begin = send_.position;
     send_.long_end = send_.position + blocks;
-    send_.plain_slot = (surplus + blocks - 1) << 8 | 1;
+    send_.surplus += blocks - 1;
+  }
+  if (blocks != 1 || note.part || note.silent) {
+    note.position = send_.position;
+    note.surplus = send_.surplus;
+    note_at(end_note_++) = note;
   }
   send_.position += blocks;
 }
@@ -323,10 +322,22 @@ Result<WrId> Mlx5DataPath::receive(std::span<const RdmaBuffer> pieces) {
 
 // --- Completions ---
 
-void Mlx5DataPath::retire(std::uint64_t begin, std::uint64_t slot_word) {
-  retired_ = begin + (slot_word & kSlotBlocks);
-  completed_ = begin - (slot_word >> 8) + 1;
+// Everything up to and with the WQE at `begin` is done. Returns what is known of that WQE.
+Mlx5DataPath::Note Mlx5DataPath::retire(std::uint64_t begin) {
+  for (; first_note_ != end_note_ && note_at(first_note_).position < begin; ++first_note_) {
+    retired_surplus_ = note_at(first_note_).surplus;
+  }
+  Note note;
+  note.operation = begin - retired_surplus_;
+  std::uint64_t blocks = 1;
+  if (first_note_ != end_note_ && note_at(first_note_).position == begin) {
+    note = note_at(first_note_++);
+    blocks += note.surplus - retired_surplus_;
+    retired_surplus_ = note.surplus;
+  }
+  retired_ = begin + blocks;
   if (send_open_) send_.limit = retired_ + capacity_;
+  return note;
 }
 
 // False: consumed, but nothing to report.
@@ -341,32 +352,28 @@ bool Mlx5DataPath::finish_send(const mlx5::Cqe64& cqe, CqeOpcode opcode, IbvWc& 
   // the doorbell, it is not about this queue's work.
   const std::uint64_t begin = retired_ + ((cqe.wqe_counter - retired_) & mlx5::kIndexMask);
   if (begin >= send_.rung()) return true;
-  const std::uint64_t word = slots_[static_cast<std::size_t>(begin & send_.mask)];
-  retire(begin, word);
-
-  Part part{completed_ - 1, cqe.byte_cnt};
-  if ((word & kSlotPart) != 0) part = parts_[static_cast<std::size_t>(begin & send_.mask)];
-  wc.wr_id = WrId{part.operation};
+  const Note note = retire(begin);
+  wc.wr_id = WrId{note.operation};
   const auto request = static_cast<Opcode>(std::uint32_t{cqe.sop_drop_qpn} >> 24);
   wc.opcode = opcode_of(request);
 
   if (opcode == CqeOpcode::RequestError) {
     // A split operation fails once, with its first failure.
-    if ((word & kSlotPart) != 0) {
-      if (failed_part_ == part.operation) return false;
-      failed_part_ = part.operation;
+    if (note.part) {
+      if (failed_part_ == note.operation) return false;
+      failed_part_ = note.operation;
     }
     const auto& error = reinterpret_cast<const mlx5::ErrorCqe&>(cqe);
     wc.status = status_of(error.syndrome);
     wc.vendor_err = error.vendor_err;
     return true;
   }
-  if ((word & kSlotSilent) != 0) return false;
+  if (note.silent) return false;
   // Scatter to CQE is off: data that lies in the CQE would be lost without a word.
   if ((cqe.op_own & (mlx5::kInlineScatter32 | mlx5::kInlineScatter64)) != 0) return true;
   wc.status = IBV_WC_SUCCESS;
   if (has_imm(request)) wc.wc_flags = IBV_WC_WITH_IMM;
-  if (request == Opcode::RdmaRead) wc.byte_len = part.bytes;
+  if (request == Opcode::RdmaRead) wc.byte_len = note.part ? note.bytes : std::uint64_t{cqe.byte_cnt};
   if (is_atomic(request)) wc.byte_len = 8;
   return true;
 }
@@ -435,11 +442,14 @@ int Mlx5DataPath::poll_receive(IbvWc& wc) {
 
 Counters Mlx5DataPath::send_counters() const {
   const std::uint64_t rung = send_.rung();
-  const std::uint64_t index = send_.index();
-  // The block that was rung up to is where a WQE begins, if there is one.
-  const std::uint64_t rung_index =
-      rung == send_.position ? index : rung - (slots_[static_cast<std::size_t>(rung & send_.mask)] >> 8);
-  return {index, rung_index, completed_};
+  std::uint64_t surplus = send_.surplus;
+  // The surplus where the doorbell record points is that of the last note before.
+  if (rung != send_.position) {
+    surplus = retired_surplus_;
+    for (std::uint64_t i = first_note_; i != end_note_ && note_at(i).position < rung; ++i)
+      surplus = note_at(i).surplus;
+  }
+  return {send_.index(), rung - surplus, retired_ - retired_surplus_};
 }
 
 Counters Mlx5DataPath::receive_counters() const {

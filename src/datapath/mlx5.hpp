@@ -59,19 +59,29 @@ class Mlx5DataPath final : public DataPath {
   [[nodiscard]] std::uint64_t capacity() const { return capacity_; }
 
  private:
-  // What a WQE of a split operation is part of.
-  struct Part {
-    std::uint64_t operation = 0;  // number of its last WQE
-    std::uint64_t bytes = 0;      // of the whole
+  // What is to be known of a WQE that is not plain: that takes more than one block, is part of a split
+  // operation, or is signaled only to make room. Of the others, position and surplus say everything.
+  struct Note {
+    std::uint64_t position = 0;
+    std::uint64_t surplus = 0;    // after it
+    std::uint64_t operation = 0;  // number of the last WQE of its operation
+    std::uint64_t bytes = 0;      // of the whole operation
+    bool part = false;
+    bool silent = false;
   };
 
   std::uint64_t blocks_needed(const Work& work, const WorkPlan& planned) const;
   void write(const Work& work, const WorkPlan& planned, std::uint64_t blocks);
-  void write_entry(const Work& work, mlx5::Opcode opcode, std::uint64_t remote_offset, std::uint64_t bytes,
-                   PieceWalker& walker, std::uint8_t flags, std::uint64_t slot_flags);
+  std::uint32_t write_entry(const Work& work, mlx5::Opcode opcode, std::uint64_t remote_offset,
+                            std::uint64_t bytes, PieceWalker& walker, std::uint8_t flags);
+  void advance(std::uint32_t blocks, Note note);
+  Note& note_at(std::uint64_t index) { return notes_[static_cast<std::size_t>(index & (notes_.size() - 1))]; }
+  const Note& note_at(std::uint64_t index) const {
+    return notes_[static_cast<std::size_t>(index & (notes_.size() - 1))];
+  }
   bool finish_send(const mlx5::Cqe64& cqe, mlx5::CqeOpcode opcode, IbvWc& wc);
   void finish_receive(const mlx5::Cqe64& cqe, mlx5::CqeOpcode opcode, IbvWc& wc);
-  void retire(std::uint64_t begin, std::uint64_t slot_word);
+  Note retire(std::uint64_t begin);
 
   const std::uint32_t qp_num_;
   const WorkLimits limits_;
@@ -79,11 +89,12 @@ class Mlx5DataPath final : public DataPath {
   Mlx5Cq receive_cq_;
 
   // Send side, beside send_.
-  std::vector<std::uint64_t> slots_;
-  std::vector<Part> parts_;
+  std::vector<Note> notes_;  // a queue, oldest first; as many as there are blocks
+  std::uint64_t first_note_ = 0;
+  std::uint64_t end_note_ = 0;
   std::uint64_t capacity_;
   std::uint64_t retired_;                          // position up to which room was given back
-  std::uint64_t completed_ = 0;                    // WQEs
+  std::uint64_t retired_surplus_ = 0;              // there
   std::uint64_t failed_part_ = ~std::uint64_t{0};  // split operation whose failure was reported
   SilentSignals silent_;
   bool send_open_ = false;

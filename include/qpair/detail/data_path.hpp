@@ -4,7 +4,7 @@
 //
 // A data path is one of two: mlx5 (src/datapath/mlx5.*), which writes WQEs itself, and verbs
 // (src/datapath/verbs.*) for every other device. What is common to both is here: the counters, and the fast
-// path for a put or get of one registered piece, which on mlx5 is three comparisons and eight stores.
+// path for a put or get of one registered piece, which on mlx5 is three comparisons and seven stores.
 // Whatever does not fit that path fails the comparisons and goes through the virtual functions. A verbs data
 // path simply never has room in `send_.limit`.
 
@@ -37,32 +37,28 @@ struct Work {
 };
 
 // Where a send queue stands. Positions count basic blocks since creation, in 64 bits; what the hardware sees
-// of them is their low 16.
+// of them is their low 16. The first members are what the fast path reads.
 struct SendRing {
   std::byte* ring = nullptr;
-  std::uint64_t* slots = nullptr;  // for each basic block where a WQE begins: a slot word, below
-  std::uint64_t position = 0;      // where the next WQE goes
-  std::uint64_t limit = 0;         // where it must not reach beyond; 0: the fast path is closed
-  std::uint64_t plain_slot = 1;    // slot word of a one-block WQE: surplus << 8 | 1
-  std::uint64_t put_word =
-      0;  // first 8 bytes of such a WQE, host order, index 0: opcode << 32 | QPN << 8 | 3
+  std::uint64_t position = 0;     // where the next WQE goes
+  std::uint64_t limit = 0;        // where it must not reach beyond; 0: the fast path is closed
+  std::uint64_t byte_mask = 0;    // bytes of the ring - 1
+  std::uint64_t max_message = 0;  // bytes in one WQE
+  // The first 8 bytes of a one-block put or get, as they lie in memory, for index 0: opcode; QPN, 3 segments.
+  std::uint64_t put_word = 0;
   std::uint64_t get_word = 0;
-  std::uint32_t mask = 0;         // basic blocks - 1
-  std::uint32_t max_message = 0;  // bytes in one WQE
+  std::uint64_t surplus = 0;     // position - surplus is the number of WQEs: most take one block, some more
+  std::uint64_t long_begin = 0;  // the last WQE of more than one block…
+  std::uint64_t long_end = 0;    // …and where it ends
   // Ringing.
   mlx5::be32* record = nullptr;  // entry kSendRecord of the queue pair's doorbell record
   std::byte* reg = nullptr;      // doorbell register
   std::uint32_t reg_offset = 0;  // alternates between 0 and blue_flame
   std::uint32_t blue_flame = 0;  // bytes of a BlueFlame buffer; 0: doorbells are 8-byte stores
-  std::uint64_t long_begin = 0;  // the last WQE of more than one block…
-  std::uint64_t long_end = 0;    // …and where it ends
 
-  // What `surplus` is for: position - surplus is the number of WQEs. A slot word keeps the surplus at its
-  // WQE, so that a completion, which names a block, leads to the WQE's number.
-  [[nodiscard]] std::uint64_t surplus() const { return plain_slot >> 8; }
-  [[nodiscard]] std::uint64_t index() const { return position - surplus(); }
+  [[nodiscard]] std::uint64_t index() const { return position - surplus; }
   [[nodiscard]] std::byte* block(std::uint64_t at) const {
-    return ring + (static_cast<std::size_t>(at & mask) << mlx5::kBasicBlockShift);
+    return ring + ((at << mlx5::kBasicBlockShift) & byte_mask);
   }
   [[nodiscard]] std::uint64_t last_begin() const { return position == long_end ? long_begin : position - 1; }
   // Where the doorbell record says that the NIC may run to: the truth about what was rung, whoever rang.
@@ -73,19 +69,13 @@ struct SendRing {
   inline void ring_doorbell();
 };
 
-// Slot words: basic blocks of the WQE, flags, and the surplus.
-inline constexpr std::uint64_t kSlotBlocks = 0x1f;
-inline constexpr std::uint64_t kSlotPart = 0x20;  // one WQE of an operation that was split
-inline constexpr std::uint64_t kSlotSilent =
-    0x40;  // signaled only to make room: the poll swallows its success
-
 struct Counters {
   std::uint64_t wqe = 0;  // written
   std::uint64_t db = 0;   // made visible to the NIC
   std::uint64_t cq = 0;   // completed
 };
 
-class DataPath {
+class alignas(64) DataPath {
  public:
   virtual ~DataPath() = default;
   DataPath(const DataPath&) = delete;
@@ -168,23 +158,20 @@ inline bool DataPath::write_plain(std::uint64_t word, const RdmaBuffer& local, c
       [[unlikely]] {
     return false;
   }
-  const std::size_t slot = static_cast<std::size_t>(at & send_.mask);
-  const std::uint64_t first =
-      mlx5::byte_swap(word | (static_cast<std::uint64_t>(static_cast<std::uint16_t>(at)) << 40));
+  // The index is the 16 bits from the second byte on, high byte first: everything else of `at` is shifted
+  // out.
+  const std::uint64_t first = word | (mlx5::byte_swap(at << 48) << 8);
   const std::uint64_t address = mlx5::byte_swap(remote.addr);
   const std::uint64_t key = mlx5::byte_swap(remote.rkey);  // the four bytes after it are zero
   const std::uint64_t piece = mlx5::byte_swap((size << 32) | local.lkey);
   const std::uint64_t source = mlx5::byte_swap(local.addr);
-  const std::uint64_t slot_word = send_.plain_slot;
-  std::uint64_t* const slots = send_.slots;
-  auto* const wqe = reinterpret_cast<std::uint64_t*>(send_.ring + (slot << mlx5::kBasicBlockShift));
+  auto* const wqe = reinterpret_cast<std::uint64_t*>(send_.block(at));
   wqe[0] = first;
   wqe[1] = std::uint64_t{mlx5::kCqUpdate} << 24;
   wqe[2] = address;
   wqe[3] = key;
   wqe[4] = piece;
   wqe[5] = source;
-  slots[slot] = slot_word;
   send_.position = at + 1;
   return true;
 }
@@ -200,7 +187,7 @@ inline void SendRing::ring_doorbell() {
   std::byte* const target = reg + reg_offset;
   const auto blocks = static_cast<std::uint32_t>(position - begin);
   if (begin == from && blocks * mlx5::kBasicBlockSize <= blue_flame) {
-    mlx5::copy_blue_flame(target, wqe, blocks, ring, ring + (std::size_t{mask} + 1) * mlx5::kBasicBlockSize);
+    mlx5::copy_blue_flame(target, wqe, blocks, ring, ring + byte_mask + 1);
   } else {
     std::uint64_t first = 0;
     std::memcpy(&first, wqe, sizeof first);
