@@ -143,7 +143,7 @@ bool Requester::may_send(const Outstanding& next) const {
 std::uint32_t Requester::read_chunk(const Outstanding& read) const {
   std::uint32_t chunk = read.chunk;
   if (chunk == 0) {
-    chunk = std::max(window_ / std::min<std::uint32_t>(max_reads_, kReadsPerWindow), 1U);
+    chunk = std::max(window_ / std::min<std::uint32_t>(max_reads_, kReadsPerWindow), kSmallestReadPackets);
   }
   const std::uint32_t end = std::min(read.packets, (cursor_packet_ / chunk + 1) * chunk);
   return end - cursor_packet_;

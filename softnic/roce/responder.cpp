@@ -91,9 +91,8 @@ void Responder::duplicate_read(const Packet& packet) {
     break;
   }
   if (target == nullptr) {
-    target = push_response_front();
+    target = insert_response(psn);
     if (target == nullptr) return;  // the requester will ask again
-    target->is_duplicate = true;
     target->msn = msn_;
   }
   target->first = psn;
@@ -110,13 +109,11 @@ void Responder::duplicate_atomic(Psn psn) {
   }
   for (const AtomicResult& result : atomics_) {
     if (!result.valid || result.psn != psn) continue;
-    Response* again = push_response_front();
+    Response* again = insert_response(psn);
     if (again == nullptr) return;
-    *again = {};
-    again->first = psn;
     again->packets = 1;
     again->msn = msn_;
-    again->is_atomic = again->is_duplicate = true;
+    again->is_atomic = true;
     again->value = result.original;
     return;
   }
@@ -352,15 +349,18 @@ Responder::Response* Responder::push_response() {
   return &added;
 }
 
-// Repeated answers go first, for they are about older packets. Half of the ring is theirs.
-Responder::Response* Responder::push_response_front() {
+// Repeated answers go before newer ones, in the order of their PSNs: whatever comes too early is of no use to
+// the requester. Half of the ring is theirs.
+Responder::Response* Responder::insert_response(Psn psn) {
   if (responses_.size() < 2U * max_reads_) responses_.resize(2U * max_reads_);
   if (response_count_ - new_responses_ >= max_reads_) return nullptr;
-  response_head_ = (response_head_ + static_cast<std::uint32_t>(responses_.size()) - 1) %
-                   static_cast<std::uint32_t>(responses_.size());
-  ++response_count_;
-  Response& added = response(0);
+  std::uint32_t place = response_count_++;
+  for (; place > 0 && psn.is_before(response(place - 1).first); --place)
+    response(place) = response(place - 1);
+  Response& added = response(place);
   added = {};
+  added.first = psn;
+  added.is_duplicate = true;
   return &added;
 }
 
@@ -415,8 +415,7 @@ bool Responder::send_response(Response& next) {
       // A repeated read may come after its memory is gone for good reason: then nobody waits for the answer.
       if (next.is_duplicate) return false;
       refuse(header.psn, nak_for(read.error()), std::move(read.error()));
-      response_count_ = 1;  // what comes after it is not answered
-      new_responses_ = 1;
+      response_count_ = new_responses_ = 1;  // what comes after it is not answered
       return false;
     }
   }

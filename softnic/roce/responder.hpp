@@ -85,7 +85,7 @@ class Responder {
 
   Response& response(std::uint32_t i) { return responses_[(response_head_ + i) % responses_.size()]; }
   Response* push_response();
-  Response* push_response_front();
+  Response* insert_response(Psn psn);
   void pop_response();
   bool send_response(Response& next);
   void send_reply();

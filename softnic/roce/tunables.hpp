@@ -24,7 +24,7 @@ inline constexpr std::uint32_t kFirstWindowBytes = 256 * 1024;
 inline constexpr std::uint32_t kFirstWindowPackets = 256;
 inline constexpr std::uint32_t kLargestWindowBytes = 1024 * 1024;
 inline constexpr std::uint32_t kLargestWindowPackets = 1024;
-inline constexpr std::uint32_t kSmallestWindowPackets = 4;
+inline constexpr std::uint32_t kSmallestWindowPackets = 8;
 // For each window that was acknowledged whole it grows by half; by 1/16 of the first one once something was
 // lost.
 inline constexpr std::uint32_t kWindowGrowthShare = 16;
@@ -32,6 +32,7 @@ inline constexpr std::uint32_t kWindowGrowthShare = 16;
 // A long read is asked for in so many pieces at once, if as many reads may be outstanding: while one piece
 // arrives, the responder works on the next.
 inline constexpr std::uint32_t kReadsPerWindow = 4;
+inline constexpr std::uint32_t kSmallestReadPackets = 4;
 
 // Within a long message an acknowledgment is asked for this many times in a window.
 inline constexpr std::uint32_t kAckRequestsPerWindow = 4;

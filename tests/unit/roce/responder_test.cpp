@@ -271,6 +271,25 @@ TEST_F(Responding, ADuplicateReadWindsTheAnswerBack) {
   EXPECT_EQ(sends().size(), 4U);
 }
 
+// Found with ib_read_bw on a lossy link: the answers came last first, and only one of them was of use.
+TEST_F(Responding, DuplicateReadsAreAnsweredInTheirOrder) {
+  connect();
+  for (std::uint32_t psn = 5; psn < 9; ++psn) receive(Opcode::ReadRequest, psn, 0, to(0, 8));
+  sends();
+  receive(Opcode::ReadRequest, 9, 0, to(0, 8));
+  for (std::uint32_t psn = 6; psn < 9; ++psn) receive(Opcode::ReadRequest, psn, 0, to(0, 8));
+  EXPECT_THAT(sends(), ElementsAre("RDMA READ Response Only 6 [8]", "RDMA READ Response Only 7 [8]",
+                                   "RDMA READ Response Only 8 [8]", "RDMA READ Response Only 9 [8]"));
+}
+
+TEST_F(Responding, DuplicateAtomicsAreAnsweredInTheirOrder) {
+  connect();
+  for (std::uint32_t psn = 5; psn < 8; ++psn) receive(Opcode::FetchAdd, psn, 0, atomic(64, 1));
+  sends();
+  for (std::uint32_t psn = 5; psn < 8; ++psn) receive(Opcode::FetchAdd, psn, 0, atomic(64, 1));
+  EXPECT_THAT(sends(), ElementsAre("ATOMIC Acknowledge 5", "ATOMIC Acknowledge 6", "ATOMIC Acknowledge 7"));
+}
+
 TEST_F(Responding, ADuplicateReadBeyondWhatWasAskedIsDropped) {
   connect();
   receive(Opcode::ReadRequest, 5, 0, to(0, 512));
