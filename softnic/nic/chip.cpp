@@ -76,21 +76,34 @@ Chip::Work Chip::round(TimePoint now) {
 }
 
 bool Chip::ring_doorbells() {
+  bool news = false;
   bool armed = false;
-  const bool any = pages_.scan(
-      [this](const SendDoorbell& doorbell) {
-        if (QueuePair* const qp = qps_.find(doorbell.qpn)) {
-          if (qp->rung(doorbell.opmod_idx_opcode)) schedule(*qp);
-        } else {
+  records_unknown_ |= pages_.scan(
+      [&](const SendDoorbell& doorbell) {
+        QueuePair* const qp = qps_.find(doorbell.qpn);
+        if (qp == nullptr) {
           explain::say(
               Kind::Finding,
               fmt::format("a doorbell was rung for queue pair {:#x}, which does not exist", doorbell.qpn));
+        } else if (qp->rung(doorbell.opmod_idx_opcode)) {
+          schedule(*qp);
+          news = true;
         }
       },
-      [&armed] { armed = true; });
+      [&] { armed = true; });
   if (armed) check_arms();
-  records_unknown_ |= any;
-  return any;
+  return news || armed;
+}
+
+bool Chip::admit(TimePoint now) {
+  return pages_.admit(now, [this](UarId uar) {
+    for (QueuePair* const qp : all_) {
+      if (qp->parameters().uar == uar && qp->look()) {
+        schedule(*qp);
+        doorbells_seen_ = true;
+      }
+    }
+  });
 }
 
 void Chip::check_arms() {

@@ -45,6 +45,8 @@ class Chip {
   };
   // If there was any, another round is worth while at once.
   Work round(TimePoint now);
+  // Programs blocked at closed doorbell pages go on. True: there was one.
+  bool admit(TimePoint now);
   // For whoever wants to doze: something came since the last round.
   bool anything_new();
   // For whoever wants to sleep until a doorbell wakes it: looks everywhere.

@@ -87,27 +87,20 @@ bool DoorbellPages::are_closed() const {
       pages_, [](const Page& page) { return std::ranges::all_of(page.mappings, &Mapping::is_protected); });
 }
 
-bool DoorbellPages::admit(wire::TimePoint now) {
-  if (closed_ == 0) return false;
-  bool any = false;
-  while (const auto address = faults_.next()) {
-    faulted(*address, now);
-    any = true;
-  }
-  return any;
-}
-
-void DoorbellPages::faulted(std::uint64_t address, wire::TimePoint now) {
+std::optional<UarId> DoorbellPages::faulted(std::uint64_t address, wire::TimePoint now) {
   const std::uint64_t at = address & ~std::uint64_t{mlx5::kUarPageSize - 1};
+  std::optional<UarId> uar;
   for (Page& page : pages_) {
     for (Mapping& mapping : page.mappings) {
       if (mapping.address != at) continue;
       if (mapping.is_protected) --closed_;
       mapping.is_protected = false;
       page.open_until = now + kLeftOpen;
+      uar = page.id;
     }
   }
   faults_.unprotect(at, mlx5::kUarPageSize);
+  return uar;
 }
 
 SendDoorbell DoorbellPages::decode(std::uint64_t value) {

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "softnic/nic/nic.hpp"
@@ -64,13 +65,24 @@ class DoorbellPages {
   void abandon() { faults_.abandon(); }
   // No page is open: nothing has to be done to be woken by a doorbell.
   bool are_closed() const;
-  // Lets stores go on that are blocked at a closed page. True: there was one.
-  bool admit(wire::TimePoint now);
+  // Lets stores go on that are blocked at a closed page, and calls on_store(uar) for each page: its doorbell
+  // records have been stored already, the doorbell itself comes when its thread runs again. True: there was
+  // one.
+  template <typename OnStore>
+  bool admit(wire::TimePoint now, OnStore&& on_store) {
+    if (closed_ == 0) return false;
+    bool any = false;
+    while (const auto address = faults_.next()) {
+      any = true;
+      if (const auto uar = faulted(*address, now)) on_store(*uar);
+    }
+    return any;
+  }
 
  private:
   // Lifts the protection of the page that was stored to, and leaves it open until the store is seen, at most
   // for a moment.
-  void faulted(std::uint64_t address, wire::TimePoint now);
+  std::optional<UarId> faulted(std::uint64_t address, wire::TimePoint now);
 
   struct Mapping {
     std::uint64_t address;

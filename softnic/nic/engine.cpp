@@ -140,13 +140,14 @@ void Engine::run() {
   while (!stop_.load(std::memory_order_acquire)) {
     const auto now = Clock::now();
     // Also while busy: what wakes or occupies the engine need not be a doorbell.
-    const bool admitted = chip_.pages().admit(now);
+    const bool admitted = chip_.admit(now);
     const Chip::Work work = chip_.round(now);
     if (work || admitted) {
       patience.worked(work, now);
       nap_ = kShortestNap;
     } else if (patience.is_over(now)) {
       rest(lock, patience);
+      patience.rested();
     }
     give_way(lock);
   }
@@ -154,7 +155,8 @@ void Engine::run() {
 
 void Engine::rest(std::unique_lock<std::mutex>& lock, const Patience& patience) {
   const auto now = Clock::now();
-  const bool drowsy = patience.idle(now) < kDrowsy && !chip_.pages().are_closed();
+  const bool may_doze = patience.awaits_packet() || patience.has_processors_to_spare();
+  const bool drowsy = may_doze && patience.idle(now) < kDrowsy && !chip_.pages().are_closed();
   const bool doorbells_wake = !drowsy && chip_.pages().protect(now);
   if (drowsy ? chip_.anything_new() : chip_.anything_left()) return;
   auto until = chip_.deadline();

@@ -1,13 +1,14 @@
 #pragma once
 // How long an engine without work goes on looking before it lets the processor go.
 //
-// Spinning finds a doorbell microseconds earlier than a nap does, but on a machine with two processors it may
-// keep the very thread from running that is to ring it, or the peer's engine that is to answer. So it spins
-// only as long as that paid before, in the manner of the kernel's halt polling
-// (Documentation/virt/kvm/halt-polling.rst): the limit doubles when the wait turned out short, and halves
-// when it did not. Waiting after packets (a program reacts to what arrived) and waiting after own
-// transmissions (a peer answers) are learnt separately. A packet ends a nap as well as a spin, so unless
-// there are processors to spare, only doorbells count as a success.
+// Spinning finds a doorbell tens of microseconds earlier than sleeping does, but on a machine with two
+// processors it may keep the very thread from running that is to ring it, or the peer's engine that is to
+// answer. So it spins only as long as that paid before, in the manner of the kernel's halt polling
+// (Documentation/virt/kvm/halt-polling.rst): the limit doubles when spinning found something, halves when it
+// did not, and what has come to nothing is tried again once in a while. Waiting after packets (a program
+// reacts to what arrived) and waiting after own transmissions (a peer answers) are learnt separately. A
+// packet ends a sleep as soon as a spin, so unless there are processors to spare, only doorbells count as a
+// success.
 
 #include <sched.h>
 
@@ -28,18 +29,21 @@ class Patience {
   explicit Patience(bool plenty) : plenty_(plenty) { limits_.fill(kLongestSpin); }
 
   void worked(const Chip::Work& work, Clock::time_point now) {
-    if (idle_) learn(work, now - since_);
-    idle_ = false;
+    if (idle_) learn(work, now);
+    idle_ = rested_ = false;
     kind_ = work.packets ? kAfterPackets : kAfterSending;
     awaiting_ = work.awaiting;
   }
+  // The processor was given away meanwhile.
+  void rested() { rested_ = true; }
+  bool has_processors_to_spare() const { return plenty_; }
   // Without work: has it been long enough?
   bool is_over(Clock::time_point now) {
     if (!idle_) {
       idle_ = true;
       since_ = now;
     }
-    return now - since_ >= limits_[kind_];
+    return rested_ || now - since_ >= limits_[kind_];
   }
   Clock::duration idle(Clock::time_point now) const { return idle_ ? now - since_ : Clock::duration::zero(); }
 
@@ -54,17 +58,24 @@ class Patience {
     return sched_getaffinity(0, sizeof set, &set) == 0 ? static_cast<unsigned>(CPU_COUNT(&set)) : 1;
   }
 
-  void learn(const Chip::Work& work, Clock::duration idle) {
+  void learn(const Chip::Work& work, Clock::time_point now) {
     Clock::duration& limit = limits_[kind_];
-    if ((work.doorbells || (plenty_ && work.packets)) && idle <= kLongestSpin + kShortestNap) {
-      limit = std::min<Clock::duration>(std::max<Clock::duration>(limit * 2, kShortestSpin), kLongestSpin);
-    } else {
+    if (!rested_) {
+      // Without rest: it was found by spinning.
+      if (now > since_ && (work.doorbells || (plenty_ && work.packets))) {
+        limit = std::min<Clock::duration>(std::max<Clock::duration>(limit * 2, kShortestSpin), kLongestSpin);
+      }
+    } else if (limit > Clock::duration::zero()) {
       limit = limit / 2 < kShortestSpin ? Clock::duration::zero() : limit / 2;
+    } else if (++failures_ % kSpinAgainAfter == 0) {
+      limit = kLongestSpin / 4;
     }
   }
 
   bool plenty_;
   bool idle_ = false;
+  bool rested_ = false;
+  unsigned failures_ = 0;
   bool awaiting_ = false;
   Kind kind_ = kAfterSending;
   Clock::time_point since_{};

@@ -12,18 +12,20 @@ inline constexpr std::size_t kLookAtOnce =
     4;  // queue pairs whose records are read in a round without a doorbell
 
 // An engine without work keeps looking for at most kLongestSpin, less when that did not pay lately
-// (patience.hpp); then it takes naps that a packet ends, and goes to sleep when none of that found anything
-// for kDrowsy. Naps leave the doorbell pages open, as a store to a protected page costs its program tens of
-// microseconds.
+// (patience.hpp).
 inline constexpr std::chrono::microseconds kShortestSpin{1};
 inline constexpr std::chrono::microseconds kLongestSpin{20};
+inline constexpr unsigned kSpinAgainAfter = 64;
+// From this number of processors on it then takes naps, which a packet ends, before it closes the doorbell
+// pages: a store to a closed page costs its program tens of microseconds. With fewer a nap costs more than
+// that.
 inline constexpr unsigned kPlentyOfProcessors = 4;
 inline constexpr std::chrono::microseconds kDrowsy{400};
 inline constexpr std::chrono::microseconds kShortestNap{20};
 inline constexpr std::chrono::microseconds kLongestDrowsyNap{100};
-// While a peer's answer is awaited, naps may be longer: it ends them. Timers may then be late, up to the
-// scheduler's next tick: a timer earlier than that has to be programmed, which costs two exits of a virtual
-// machine, several microseconds.
+// While a peer's answer is awaited, the pages stay open and naps may be longer: the answer ends them. Timers
+// may then be late, up to the scheduler's next tick: a timer earlier than that has to be programmed, which
+// costs two exits of a virtual machine, several microseconds.
 inline constexpr std::chrono::microseconds kAnswerNap{1000};
 inline constexpr std::chrono::nanoseconds kCoarse = std::chrono::milliseconds(4);
 inline constexpr std::chrono::nanoseconds kFine{1};
