@@ -13,16 +13,15 @@
 #include <climits>
 #include <cstdarg>
 #include <cstdlib>
-#include <memory>
 
 #include "softnic/driver/file.hpp"
+#include "softnic/driver/file_calls.hpp"
 #include "softnic/driver/private_fd.hpp"
 #include "softnic/hooks/hook.hpp"
 
 namespace qpair::softnic::hooks {
 namespace {
 
-using driver::File;
 using driver::FileTable;
 
 constinit Next<int(int, unsigned long, ...)> next_ioctl("ioctl");
@@ -46,10 +45,6 @@ void close_from_by_system_call(int first) {
 }
 constinit Next<int(unsigned, unsigned, int)> next_close_range("close_range", close_range_by_system_call);
 constinit Next<void(int)> next_closefrom("closefrom", close_from_by_system_call);
-
-std::shared_ptr<File> ours(int fd) {
-  return FileTable::in_use() ? FileTable::instance().find(fd) : nullptr;
-}
 
 // A descriptor of the emulated kernel, which the program did not open and cannot know.
 bool is_private(int fd) {
@@ -76,16 +71,14 @@ bool about_descriptor(unsigned long request) {
   return request == FIOCLEX || request == FIONCLEX || request == FIONBIO || request == FIOASYNC;
 }
 
-template <typename Transfer>
-ssize_t for_each(const iovec* vectors, int count, const Transfer& transfer) {
-  ssize_t total = 0;
-  for (int i = 0; i < count; ++i) {
-    const ssize_t moved = transfer(vectors[i].iov_base, vectors[i].iov_len);
-    if (moved < 0) return total > 0 ? total : moved;
-    total += moved;
-    if (static_cast<std::size_t>(moved) < vectors[i].iov_len) break;
+// Asks the driver, and libc if the descriptor is not the driver's.
+template <typename Ours, typename Next>
+auto ours_or_next(const Ours& ours, const Next& next) {
+  if (FileTable::in_use()) {
+    const driver::Outcome outcome = ours();
+    if (outcome.ours) return static_cast<decltype(next())>(system_result(outcome.result));
   }
-  return total;
+  return next();
 }
 
 // `to` is about to be closed by the kernel in favour of `from`.
@@ -103,6 +96,7 @@ int duplicated(int from, int to) {
 }  // namespace qpair::softnic::hooks
 
 using namespace qpair::softnic::hooks;
+namespace driver = qpair::softnic::driver;
 
 QPAIR_HOOK(int hooked_ioctl(int fd, unsigned long request, ...), "ioctl");
 int hooked_ioctl(int fd, unsigned long request, ...) {
@@ -110,30 +104,28 @@ int hooked_ioctl(int fd, unsigned long request, ...) {
   va_start(arguments, request);
   void* argument = va_arg(arguments, void*);
   va_end(arguments);
-  const auto file = ours(fd);
-  if (file == nullptr || about_descriptor(request)) return (*next_ioctl)(fd, request, argument);
-  return system_result(file->ioctl(request, argument));
+  if (about_descriptor(request)) return (*next_ioctl)(fd, request, argument);
+  return ours_or_next([&] { return driver::file_ioctl(fd, request, argument); },
+                      [&] { return (*next_ioctl)(fd, request, argument); });
 }
 
 QPAIR_HOOK(ssize_t hooked_write(int fd, const void* bytes, size_t size), "write");
 ssize_t hooked_write(int fd, const void* bytes, size_t size) {
-  const auto file = ours(fd);
-  return file == nullptr ? (*next_write)(fd, bytes, size) : system_result(file->write(bytes, size));
+  return ours_or_next([&] { return driver::file_write(fd, bytes, size); },
+                      [&] { return (*next_write)(fd, bytes, size); });
 }
 QPAIR_HOOK_ALIAS(ssize_t hooked_write_internal(int, const void*, size_t), "__write", "write");
 
 QPAIR_HOOK(ssize_t hooked_writev(int fd, const iovec* vectors, int count), "writev");
 ssize_t hooked_writev(int fd, const iovec* vectors, int count) {
-  const auto file = ours(fd);
-  if (file == nullptr) return (*next_writev)(fd, vectors, count);
-  return system_result(
-      for_each(vectors, count, [&](void* at, size_t size) { return file->write(at, size); }));
+  return ours_or_next([&] { return driver::file_writev(fd, vectors, count); },
+                      [&] { return (*next_writev)(fd, vectors, count); });
 }
 
 QPAIR_HOOK(ssize_t hooked_read(int fd, void* bytes, size_t size), "read");
 ssize_t hooked_read(int fd, void* bytes, size_t size) {
-  const auto file = ours(fd);
-  return file == nullptr ? (*next_read)(fd, bytes, size) : system_result(file->read(fd, bytes, size));
+  return ours_or_next([&] { return driver::file_read(fd, bytes, size); },
+                      [&] { return (*next_read)(fd, bytes, size); });
 }
 QPAIR_HOOK_ALIAS(ssize_t hooked_read_internal(int, void*, size_t), "__read", "read");
 
@@ -145,24 +137,23 @@ ssize_t hooked_read_chk(int fd, void* bytes, size_t size, size_t room) {
 
 QPAIR_HOOK(ssize_t hooked_readv(int fd, const iovec* vectors, int count), "readv");
 ssize_t hooked_readv(int fd, const iovec* vectors, int count) {
-  const auto file = ours(fd);
-  if (file == nullptr) return (*next_readv)(fd, vectors, count);
-  return system_result(
-      for_each(vectors, count, [&](void* at, size_t size) { return file->read(fd, at, size); }));
+  return ours_or_next([&] { return driver::file_readv(fd, vectors, count); },
+                      [&] { return (*next_readv)(fd, vectors, count); });
 }
 
 QPAIR_HOOK(void* hooked_mmap(void* address, size_t length, int protection, int flags, int fd, off_t offset),
            "mmap");
 void* hooked_mmap(void* address, size_t length, int protection, int flags, int fd, off_t offset) {
-  const auto file = (flags & MAP_ANONYMOUS) != 0 ? nullptr : ours(fd);
-  if (file == nullptr) return (*next_mmap)(address, length, protection, flags, fd, offset);
-  const int refused = file->before_mmap(length, protection, flags, offset);
-  if (refused < 0) {
-    errno = -refused;
+  if ((flags & MAP_ANONYMOUS) != 0 || !FileTable::in_use()) {
+    return (*next_mmap)(address, length, protection, flags, fd, offset);
+  }
+  const driver::Outcome allowed = driver::before_file_mmap(fd, length, protection, flags, offset);
+  if (allowed.ours && allowed.result < 0) {
+    errno = static_cast<int>(-allowed.result);
     return MAP_FAILED;
   }
   void* mapped = (*next_mmap)(address, length, protection, flags, fd, offset);
-  if (mapped != MAP_FAILED) file->after_mmap(mapped, length, offset);
+  if (allowed.ours && mapped != MAP_FAILED) driver::after_file_mmap(fd, mapped, length, offset);
   return mapped;
 }
 QPAIR_HOOK_ALIAS(void* hooked_mmap64(void*, size_t, int, int, int, off_t), "mmap64", "mmap");

@@ -56,14 +56,10 @@ void look_for_device() {
   Files* made = make(facts);
   if (made == nullptr) no_device = true;
   files.store(made, std::memory_order_release);
+  internal::tree.store(made != nullptr ? &made->tree : nullptr, std::memory_order_release);
 }
 
 }  // namespace
-
-const driver::SysfsTree* device_files_if_made() {
-  Files* made = files.load(std::memory_order_acquire);
-  return made != nullptr ? &made->tree : nullptr;
-}
 
 const driver::SysfsTree* device_files() {
   if (const auto* made = device_files_if_made()) return made;
@@ -92,6 +88,7 @@ void remove_device_files() {
   Files* made = files.load(std::memory_order_acquire);
   if (made == nullptr || made->maker != getpid()) return;
   no_device = true;
+  internal::tree.store(nullptr, std::memory_order_release);
   files.store(nullptr, std::memory_order_release);
   made->directory.remove();
 }
@@ -105,6 +102,7 @@ void device_files_after_fork_in_parent() {
 }
 
 void device_files_after_fork_in_child() {
+  internal::tree = nullptr;
   if (Files* inherited = files.exchange(nullptr)) inherited->directory.forget();
   no_device = false;
   making.unlock();

@@ -1,6 +1,9 @@
 #pragma once
 // The files of the emulated device: made when a program first looks for them, and gone when the process ends.
 
+#include <atomic>
+#include <cstddef>
+
 #include "softnic/driver/sysfs.hpp"
 
 namespace qpair::softnic::hooks {
@@ -9,8 +12,13 @@ namespace qpair::softnic::hooks {
 // said; or it is being made by this very thread; or the process is about to end.
 const driver::SysfsTree* device_files();
 
+namespace internal {
+inline constinit std::atomic<const driver::SysfsTree*> tree{nullptr};
+}
 // The same, but never makes anything.
-const driver::SysfsTree* device_files_if_made();
+inline const driver::SysfsTree* device_files_if_made() {
+  return internal::tree.load(std::memory_order_acquire);
+}
 
 // The longest prefix of `path` that is the tree's root, if `path` lies in the tree: what has to go from paths
 // that libc reports. Otherwise 0.

@@ -7,11 +7,11 @@
 
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <string_view>
 
-#include "softnic/driver/file.hpp"
+#include "softnic/driver/file_calls.hpp"
 #include "softnic/hooks/device_files.hpp"
+#include "softnic/hooks/hook.hpp"
 
 namespace qpair::softnic::hooks {
 namespace {
@@ -78,28 +78,11 @@ std::size_t find_ours(const char* path, char* out, std::size_t room) {
   return 0;
 }
 
-// sysfs attributes that the kernel refuses to read.
-class InvalidAttribute final : public driver::File {};
-
 bool identify(int fd, driver::FileIdentity& identity) {
   struct stat status {};
   if (syscall(SYS_fstat, fd, &status) != 0) return false;
   identity = {status.st_dev, status.st_ino};
   return true;
-}
-
-int open_device_in_place_of(int placeholder, int flags) {
-  close(placeholder);
-  std::shared_ptr<driver::File> file;
-  const int fd = driver::open_device(file);
-  if (fd < 0) {
-    errno = -fd;
-    return -1;
-  }
-  fcntl(fd, F_SETFD, (flags & O_CLOEXEC) != 0 ? FD_CLOEXEC : 0);
-  if ((flags & O_NONBLOCK) != 0) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-  driver::FileTable::instance().install(fd, std::move(file));
-  return fd;
 }
 
 }  // namespace
@@ -141,17 +124,10 @@ int opened(int fd, const Path& path, int flags) {
   const driver::SysfsTree* tree = device_files_if_made();
   driver::FileIdentity identity;
   if (tree == nullptr || !identify(fd, identity)) return fd;
-  try {
-    if (identity == tree->node()) return open_device_in_place_of(fd, flags);
-    if (identity == tree->invalid_attribute()) {
-      driver::FileTable::instance().install(fd, std::make_shared<InvalidAttribute>());
-    }
-  } catch (const std::exception&) {
-    close(fd);
-    errno = ENOMEM;
-    return -1;
-  }
-  return fd;
+  if (identity == tree->invalid_attribute()) driver::make_unreadable(fd);
+  if (identity != tree->node()) return fd;
+  close(fd);
+  return system_result(driver::open_device_file(flags));
 }
 
 }  // namespace qpair::softnic::hooks

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "softnic/driver/file.hpp"
+#include "softnic/driver/file_calls.hpp"
 #include "softnic/hooks/device_files.hpp"
 #include "softnic/hooks/hook.hpp"
 #include "softnic/hooks/path.hpp"
@@ -29,9 +30,7 @@ constinit Next<int(int, const char*, int, int)> next_faccessat("faccessat");
 constinit Next<int(const char*, int)> next_euidaccess("euidaccess");
 
 bool is_device(int fd) {
-  if (!driver::FileTable::in_use()) return false;
-  const auto file = driver::FileTable::instance().find(fd);
-  return file != nullptr && file->is_device();
+  return driver::FileTable::in_use() && driver::file_is_device(fd);
 }
 
 bool is_node(const driver::FileIdentity& identity) {
