@@ -26,15 +26,15 @@ inline std::uint64_t address_of(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-// Memory with a hole behind it: one byte too far is EFAULT.
+// Memory with a hole behind it: one byte too far is EFAULT, and so is up to a mebibyte.
 class Pages {
  public:
   explicit Pages(std::size_t count = 1, int protection = PROT_READ | PROT_WRITE)
       : size_(count * 4096),
-        start_(mmap(nullptr, size_ + 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+        start_(mmap(nullptr, size_ + kHole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
     mprotect(start_, size_, protection);
   }
-  ~Pages() { munmap(start_, size_ + 4096); }
+  ~Pages() { munmap(start_, size_ + kHole); }
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
 
@@ -44,6 +44,8 @@ class Pages {
   std::size_t size() const { return size_; }
 
  private:
+  static constexpr std::size_t kHole = 1U << 20;
+
   std::size_t size_;
   void* start_;
 };
