@@ -63,7 +63,9 @@ void RcQueuePair::State::set_state(ibv_qp_state state) {
     requester_.clear();
     responder_.clear();
   }
-  if (state == IBV_QPS_RESET) established_ = false;
+  if (state != IBV_QPS_RESET) return;
+  responder_.reset();
+  established_ = false;
 }
 
 void RcQueuePair::State::query(ibv_qp_attr& attributes) const {
@@ -95,7 +97,11 @@ bool RcQueuePair::State::transmit(unsigned budget, TimePoint now) {
 }
 
 void RcQueuePair::State::receive(const Packet& packet, const wire::Endpoint& source, TimePoint now) {
-  if (!connection_.responds() || source.address != connection_.peer.address) return;
+  if (source.address != connection_.peer.address) return;
+  if (connection_.state == IBV_QPS_ERR && packet.info().has(OpcodeInfo::kRequest)) {
+    return responder_.request_after_refusal(packet.sequence());
+  }
+  if (!connection_.responds()) return;
   ++connection_.counters.packets_received;
   connection_.counters.bytes_received += packet.payload().size();
   if (packet.info().has(OpcodeInfo::kRequest)) {

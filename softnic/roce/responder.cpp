@@ -19,7 +19,7 @@ void Responder::configure(const ibv_qp_attr& attributes, int mask) {
 }
 
 void Responder::start(Psn first) {
-  clear();
+  reset();
   expected_ = first;
   msn_ = 0;
 }
@@ -34,6 +34,18 @@ void Responder::clear() {
   atomics_.clear();
   atomics_next_ = 0;
   refusal_.reset();
+}
+
+void Responder::reset() {
+  clear();
+  refused_.reset();
+  repeat_refusal_ = false;
+}
+
+void Responder::request_after_refusal(Psn psn) {
+  if (!refused_) return;
+  const std::int32_t ahead = Psn::distance(refused_->psn, psn);
+  repeat_refusal_ = ahead >= 0 && ahead < static_cast<std::int32_t>(kLargestWindowPackets);
 }
 
 // ---- Requests
@@ -372,6 +384,12 @@ void Responder::pop_response() {
 
 Sent Responder::transmit(unsigned budget) {
   Sent result;
+  if (repeat_refusal_ && budget != 0) {
+    repeat_refusal_ = false;
+    send_refusal_packets(*refused_);
+    result.packets = 1;
+    return result;
+  }
   while (connection_.responds() && has_work()) {
     if (result.packets == budget) {
       result.more = true;
@@ -449,13 +467,23 @@ void Responder::send_reply() {
   out->finish();
 }
 
-// The reason first, so that the requester has it when the NAK ends the connection.
 void Responder::send_refusal() {
-  const std::unique_ptr<Fatal> end = std::move(refusal_);
+  refused_ = std::move(refusal_);
+  send_refusal_packets(*refused_);
+  clear();
+  connection_.state = IBV_QPS_ERR;
+  const Fatal end = *refused_;  // a copy: the host may reset this queue pair
+  if (end.receive) return host_.receive_failed(*end.receive, end.why);
+  host_.responder_failed(end.code == NakCode::RemoteAccess ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR,
+                         end.why);
+}
+
+// The reason first, so that the requester has it when the NAK ends the connection.
+void Responder::send_refusal_packets(const Fatal& end) {
   PacketHeader header;
-  header.psn = end->psn;
+  header.psn = end.psn;
   header.opcode = Opcode::Reason;
-  std::string_view text = end->why.reason;
+  std::string_view text = end.why.reason;
   if (text.size() > kMaxReasonBytes) {
     std::size_t size = kMaxReasonBytes;
     while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80)
@@ -470,14 +498,9 @@ void Responder::send_refusal() {
   }
   header.opcode = Opcode::Acknowledge;
   if (auto out = Outgoing::begin(connection_, header, 0)) {
-    out->writer().set_aeth({Aeth::nak(end->code), msn_});
+    out->writer().set_aeth({Aeth::nak(end.code), msn_});
     out->finish();
   }
-  clear();
-  connection_.state = IBV_QPS_ERR;
-  if (end->receive) return host_.receive_failed(*end->receive, end->why);
-  host_.responder_failed(end->code == NakCode::RemoteAccess ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR,
-                         end->why);
 }
 
 }  // namespace qpair::softnic::roce

@@ -24,11 +24,18 @@ class Responder {
   void configure(const ibv_qp_attr& attributes, int mask);
   // INIT to RTR: the first request is expected with this PSN.
   void start(Psn first);
+  // Drops what is in progress; what was refused is remembered.
   void clear();
+  void reset();
 
   void request(const Packet& packet);
   Sent transmit(unsigned budget);
-  bool has_work() const { return response_count_ != 0 || refusal_ || reply_ != Reply::None; }
+  bool has_work() const {
+    return response_count_ != 0 || refusal_ || reply_ != Reply::None || repeat_refusal_;
+  }
+  // In ERR after a refusal: the requester asks again, so the NAK was lost. A ConnectX says nothing, and its
+  // peer learns only that nobody answers; here the reason is to arrive.
+  void request_after_refusal(Psn psn);
   Psn expected_psn() const { return expected_; }
 
  private:
@@ -90,6 +97,7 @@ class Responder {
   bool send_response(Response& next);
   void send_reply();
   void send_refusal();
+  void send_refusal_packets(const Fatal& end);
 
   Connection& connection_;
   RcHost& host_;
@@ -117,6 +125,8 @@ class Responder {
   std::vector<AtomicResult> atomics_;  // ring
   std::uint32_t atomics_next_ = 0;
   std::unique_ptr<Fatal> refusal_;
+  std::unique_ptr<Fatal> refused_;  // …that was sent, kept until the next connection
+  bool repeat_refusal_ = false;
 };
 
 }  // namespace qpair::softnic::roce

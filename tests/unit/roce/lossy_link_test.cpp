@@ -325,5 +325,20 @@ TEST(LossyLink, TheReasonOfARefusalTravels) {
   EXPECT_EQ(world.b.qp.state(), IBV_QPS_ERR);
 }
 
+// However lossy the network, it is the reason that arrives and not silence.
+TEST(LossyLink, TheReasonOfARefusalArrivesThroughLoss) {
+  unsigned with_reason = 0;
+  for (std::uint64_t seed = 100; seed < 200; ++seed) {
+    World world({.loss = 0.2, .seed = seed});
+    SendRequest request = make(Operation::Write, 100, 0);
+    request.rkey = 0xbad;
+    world.a.host.post(request, 0);
+    while (world.a.host.completions.empty()) world.step();
+    ASSERT_EQ(world.a.host.completions[0].why.syndrome, mlx5::Syndrome::RemoteAccess) << seed;
+    with_reason += world.a.host.completions[0].why.reason == "remote side refused: no key 0xbad" ? 1 : 0;
+  }
+  EXPECT_GT(with_reason, 70U);
+}
+
 }  // namespace
 }  // namespace qpair::softnic::roce::test

@@ -204,6 +204,36 @@ TEST_F(Responding, AWriteWithAWrongKey) {
   EXPECT_EQ(host.memory[0], std::byte{0});
 }
 
+TEST_F(Responding, ARefusalThatWasLostIsRepeated) {
+  connect();
+  receive(Opcode::WriteOnly, 5, 8, {.reth = {kBase, 0x666, 8}});
+  EXPECT_EQ(sends().size(), 2U);
+  // Both packets are lost. The requester probes with its last packet, then goes back.
+  receive(Opcode::WriteOnly, 7, 8, to(0, 8));
+  EXPECT_TRUE(qp.has_work(now));
+  EXPECT_THAT(sends(), ElementsAre("Reason 5 [12] \"no key 0x666\"", "NAK 5 remote access error"));
+  receive(Opcode::WriteOnly, 5, 8, {.reth = {kBase, 0x666, 8}});
+  EXPECT_EQ(sends().size(), 2U);
+  EXPECT_EQ(host.events.size(), 1U);
+  // What is about something else is not answered, nor anything after a reset.
+  receive(Opcode::WriteOnly, 4, 8, to(0, 8));
+  EXPECT_THAT(sends(), IsEmpty());
+  qp.set_state(IBV_QPS_RESET);
+  qp.set_state(IBV_QPS_ERR);
+  receive(Opcode::WriteOnly, 5, 8, to(0, 8));
+  EXPECT_THAT(sends(), IsEmpty());
+  EXPECT_EQ(qp.deadline(), wire::TimePoint::max());
+}
+
+TEST_F(Responding, NothingIsLeftToDoAfterAnError) {
+  connect();
+  receive(Opcode::WriteOnly, 5, 4, to(0, 4));  // an acknowledgment is due
+  host.post(make(Operation::Write, 1), 0);
+  qp.set_state(IBV_QPS_ERR);
+  EXPECT_FALSE(qp.has_work(now));
+  EXPECT_EQ(qp.deadline(), wire::TimePoint::max());
+}
+
 TEST_F(Responding, BoundsAreCheckedForTheWholeMessageAtItsStart) {
   connect();
   receive(Opcode::WriteFirst, 5, 256, to((1 << 20) - 256, 257));
