@@ -179,7 +179,7 @@ void add_address_options(CLI::App& app, NicOptions& options) {
 
 std::filesystem::path own_executable() {
   std::error_code error;
-  const fs::path path = fs::read_symlink("/proc/self/exe", error);
+  fs::path path = fs::read_symlink("/proc/self/exe", error);
   if (error) throw Failure(fmt::format("cannot find my own executable: /proc/self/exe: {}", error.message()));
   return path;
 }
@@ -187,7 +187,7 @@ std::filesystem::path own_executable() {
 std::filesystem::path softnic_library() {
   const fs::path prefix = own_executable().parent_path().parent_path();
   for (const fs::path& folder : {prefix / "lib", prefix / QPAIR_LIBRARY_DIRECTORY}) {
-    const fs::path candidate = folder / kLibraryName;
+    fs::path candidate = folder / kLibraryName;
     std::error_code error;
     if (fs::is_regular_file(candidate, error)) return candidate;
   }
