@@ -45,9 +45,10 @@ bool CompletionQueue::push(mlx5::Cqe64 cqe, Notice notice, const Payload* payloa
   if (mlx5::cqe_opcode(cqe.op_own) < mlx5::CqeOpcode::RequestError) cqe.timestamp = device_clock();
   if (!store(cqe, payload)) return false;
   ++producer_;
+  unnotified_ = true;
   if (notice == Notice::Solicited) {
     after_solicited_ = producer_;
-    ever_solicited_ = true;
+    unnotified_solicited_ = true;
   }
   notify(notice);
   return true;
@@ -118,6 +119,7 @@ void CompletionQueue::notify(Notice notice) {
   if (armed_ == Armed::Solicited && notice == Notice::Plain) return;
   armed_ = Armed::No;
   fired_sequence_ = armed_sequence_;
+  unnotified_ = unnotified_solicited_ = false;
   parameters_.sink->completion(number_);
 }
 
@@ -134,14 +136,16 @@ void CompletionQueue::check_arm() {
   armed_sequence_ = sequence;
   armed_ = (value & mlx5::kArmSolicited) != 0 ? Armed::Solicited : Armed::Any;
 
-  // Completions that came between the program's last poll, up to its consumer index, and this arm.
+  // Completions that came between the program's last poll, up to its consumer index, and this arm; not those
+  // that an event was raised for already: many programs take an event, arm, and only then poll. Hardware
+  // keeps the same index (the CQ context's last_notified_index).
   const std::uint32_t consumed = value & kIdMask;
-  const auto ahead_of_program = [&](std::uint32_t index) {
+  const auto is_unpolled = [consumed](std::uint32_t index) {
     const std::uint32_t distance = (index - consumed) & kIdMask;
     return distance != 0 && distance <= kIdMask / 2;
   };
-  if (armed_ == Armed::Any ? ahead_of_program(producer_)
-                           : ever_solicited_ && ahead_of_program(after_solicited_)) {
+  if (armed_ == Armed::Any ? unnotified_ && is_unpolled(producer_)
+                           : unnotified_solicited_ && is_unpolled(after_solicited_)) {
     notify(Notice::Solicited);
   }
 }

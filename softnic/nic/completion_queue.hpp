@@ -55,8 +55,9 @@ class CompletionQueue {
   std::uint32_t producer_ = 0;
   std::uint32_t consumer_ = 0;         // as last read; the record is read again only when the ring looks full
   std::uint32_t after_solicited_ = 0;  // producer index after the latest solicited entry
-  bool ever_solicited_ = false;
-  std::uint32_t arm_record_ = 0;  // as last acted upon
+  bool unnotified_ = false;            // there were completions since the latest event
+  bool unnotified_solicited_ = false;  // …solicited ones
+  std::uint32_t arm_record_ = 0;       // as last acted upon
   enum class Armed : std::uint8_t { No, Any, Solicited } armed_ = Armed::No;
   std::uint8_t armed_sequence_ = 0;
   std::uint8_t fired_sequence_ =
