@@ -1,7 +1,10 @@
 #pragma once
 // A descriptor that belongs to the emulated kernel, not to the program: the program sees neither its number
 // nor should it be able to close it. hooks/ asks is_private_fd() where a program closes descriptors that it
-// did not open (close_range, loops up to the limit) and answers EBADF for these.
+// did not open (close_range, loops up to the limit) and answers EBADF for these. The register itself is
+// wire's, whose sockets and files are private as well.
+
+#include "softnic/wire/private_descriptors.hpp"
 
 namespace qpair::softnic::driver {
 
@@ -22,7 +25,7 @@ class PrivateFd {
 };
 
 // Numbers from here on are not tracked.
-inline constexpr int kPrivateFdLimit = 1 << 16;
+inline constexpr int kPrivateFdLimit = wire::kPrivateDescriptorLimit;
 
 // Lock-free.
 bool is_private_fd(int fd);

@@ -54,9 +54,7 @@ tl::expected<std::unique_ptr<CaptureFile>, std::string> CaptureFile::open(const 
 }
 
 CaptureFile::CaptureFile(Descriptor file, std::string path)
-    : file_(std::move(file)), path_(std::move(path)), owner_(::getpid()), buffer_(kBuffer) {
-  file_.move_up();
-}
+    : file_(std::move(file)), path_(std::move(path)), owner_(::getpid()), buffer_(kBuffer) {}
 
 CaptureFile::~CaptureFile() {
   if (owner_ == ::getpid()) {  // what a forked child inherited has been or will be written by its parent
@@ -101,8 +99,6 @@ tl::expected<void, std::string> CaptureFile::begin() {
 void CaptureFile::announce(const Endpoint& local) {
   announcement_ = Descriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   question_ = Descriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  announcement_.move_up();
-  question_.move_up();
   sockaddr_un name;
   const socklen_t length = recorder_name(device_, inode_, local, name);
   // If that fails, packets may appear twice: a pity, no more.
@@ -145,7 +141,7 @@ void CaptureFile::flush() {
     return;
   }
   if (!is_still_ours()) {
-    static_cast<void>(file_.release());
+    file_.forget();
     end("the program closed or replaced its descriptor");
     return;
   }

@@ -1,8 +1,8 @@
 #pragma once
-// A file descriptor of the emulated NIC inside somebody else's program: owned, and out of the program's way.
+// A file descriptor of the emulated NIC inside somebody else's program: owned, known as private, and out of
+// the program's way.
 
-#include <fcntl.h>
-#include <unistd.h>
+#include <sys/types.h>
 
 #include <utility>
 
@@ -11,36 +11,26 @@ namespace qpair::softnic::wire {
 class Descriptor {
  public:
   Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  // Takes `fd` over and moves it to a high number, which programs that close or replace low ones hardly meet.
+  explicit Descriptor(int fd);
+  Descriptor(Descriptor&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), owner_(std::exchange(other.owner_, 0)) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
     std::swap(fd_, other.fd_);
+    std::swap(owner_, other.owner_);
     return *this;
   }
-  ~Descriptor() {
-    if (fd_ >= 0) {
-      ::close(fd_);
-    }
-  }
+  // Closes it, except in a child of fork(): there the number may have become somebody else's meanwhile.
+  ~Descriptor();
 
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
   // Gives the number up without closing it.
-  int release() { return std::exchange(fd_, -1); }
-
-  // To a number that programs, which close or replace low descriptors, hardly use. Stays where it is if there
-  // is none.
-  void move_up() {
-    constexpr int kHigh = 900;
-    const int high = ::fcntl(fd_, F_DUPFD_CLOEXEC, kHigh);
-    if (high >= 0) {
-      ::close(fd_);
-      fd_ = high;
-    }
-  }
+  void forget();
 
  private:
   int fd_ = -1;
+  pid_t owner_ = 0;
 };
 
 }  // namespace qpair::softnic::wire

@@ -48,7 +48,6 @@ tl::expected<Descriptor, int> bound_socket(const LocalAddress& local) {
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     return tl::unexpected(errno);
   }
-  fd.move_up();
   return fd;
 }
 
@@ -442,7 +441,7 @@ void UdpLink::turn_off(int error) {
                fmt::format("the emulated NIC lost its socket ({}): the program closed or replaced a "
                            "descriptor that was not its own; nothing is sent or received any more",
                            std::strerror(error)));
-  static_cast<void>(fd_.release());  // not ours to close
+  fd_.forget();  // not ours to close
 }
 
 }  // namespace qpair::softnic::wire

@@ -15,6 +15,7 @@
 #include <fstream>
 
 #include "softnic/wire/pcapng.hpp"
+#include "softnic/wire/private_descriptors.hpp"
 #include "tests/unit/wire/links.hpp"
 
 namespace qpair::softnic::wire {
@@ -254,7 +255,7 @@ TEST_F(CaptureTest, ADescriptorThatTheProgramReplacedIsNeverWrittenTo) {
   const std::string precious = folder_ + "/precious";
   std::ofstream(precious) << "precious";
   // The program closes every descriptor and opens its own file, which gets the number of ours.
-  for (int fd = 3; fd < 1024; ++fd) {
+  for (int fd = 3; fd < kPrivateDescriptorLimit; ++fd) {
     struct stat status {};
     struct stat ours {};
     if (::fstat(fd, &status) == 0 && ::stat(path_.c_str(), &ours) == 0 && status.st_ino == ours.st_ino) {
