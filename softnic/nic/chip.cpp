@@ -62,7 +62,8 @@ Chip::~Chip() {
 
 Chip::Work Chip::round(TimePoint now) {
   Work work;
-  work.doorbells = ring_doorbells() | std::exchange(doorbells_seen_, false);
+  const bool seen_before = std::exchange(doorbells_seen_, false);
+  work.doorbells = ring_doorbells() || seen_before;
   look_at_some();
   work.other = run_active(now);
   work.packets = receive(now);
