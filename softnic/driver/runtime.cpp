@@ -19,7 +19,6 @@ struct Runtime {
   NicConfig config;                           // written once for each NIC, before the NIC is published
   bool tried = false;
   bool ended = false;
-  bool handlers_registered = false;
   std::atomic<nic::Nic*> published{nullptr};
   std::atomic<unsigned> generation{0};
 };
@@ -65,10 +64,11 @@ void make_nic(Runtime& state) {
   }
   state.nic = std::move(*made);
   state.published.store(state.nic.get(), std::memory_order_release);
-  if (!state.handlers_registered) {
-    state.handlers_registered = true;
-    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-  }
+}
+
+// Before there is a NIC: one thread may make it while another is in the middle of fork().
+__attribute__((constructor)) void register_fork_handlers() {
+  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 }  // namespace

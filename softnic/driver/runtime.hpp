@@ -21,8 +21,8 @@ std::shared_ptr<nic::Nic> share_nic();
 const NicConfig& current_config();
 
 // Counts up at every fork, in the child: what was made in an older generation belongs to the parent's NIC,
-// whose engine and locks do not work here. The first current_nic() registers the fork handlers; the next one
-// in the child makes a NIC of the child's own.
+// whose engine and locks do not work here. The fork handlers are registered when the library is loaded; the
+// next current_nic() in the child makes a NIC of the child's own.
 unsigned fork_generation();
 
 // At process exit: every open device is closed and the NIC ends, so that a capture is complete. Whoever calls
