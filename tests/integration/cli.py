@@ -158,18 +158,20 @@ class Run(CommandLine):
         self.assertEqual(preload[0].count("libqpair-softnic.so"), 1)
 
     def test_makes_the_capture_absolute(self):
-        result = qpair("run", "--capture", "here.pcapng", "--", "sh", "-c", "echo $QPAIR_NIC_CAPTURE", cwd=self.folder)
+        result = qpair("run", "--capture", "here.pcapng", "--", "printenv", "QPAIR_NIC_CAPTURE", cwd=self.folder)
         self.assertEqual(result.stdout, os.path.join(os.path.realpath(self.folder), "here.pcapng") + "\n")
 
     def test_becomes_the_program(self):
-        self.assertEqual(qpair("run", "--", "sh", "-c", "exit 7").returncode, 7)
-        self.assertEqual(qpair("run", "--", "sh", "-c", "kill -9 $$").returncode, -9)
+        self.assertEqual(qpair("run", "--", sys.executable, "-c", "exit(7)").returncode, 7)
+        killed = qpair("run", "--", sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")
+        self.assertEqual(killed.returncode, -9)
 
     def test_passes_the_programs_options_on_untouched(self):
-        script = 'printf "<%s>" "$@"'
+        script = "import sys; print(sys.argv[1:])"
         for dashes in (["--"], []):
-            result = qpair("run", "--mtu", "256", *dashes, "sh", "-c", script, "sh", "--mtu", "9", "--", "devices", "", "a b")
-            self.assertEqual(result.stdout, "<--mtu><9><--><devices><><a b>", result.stderr)
+            arguments = ["--mtu", "9", "--", "devices", "", "a b"]
+            result = qpair("run", "--mtu", "256", *dashes, sys.executable, "-c", script, *arguments)
+            self.assertEqual(result.stdout, f"{arguments}\n", result.stderr)
 
     def test_status_127_and_126_as_of_a_shell(self):
         self.assert_one_line_error(qpair("run", "--", "no-such-program"), 127, "no-such-program", "PATH")
@@ -181,7 +183,7 @@ class Run(CommandLine):
 
     def test_says_when_a_program_cannot_see_the_nic(self):
         source, binary = self.path("static.c", b"int main(void) { return 7; }"), self.path("static")
-        subprocess.run(["cc", "-static", "-o", binary, source], check=True)
+        subprocess.run(["cc", "-static", "-o", binary, source], check=True, env=clean_environment())
         self.assert_one_line_error(qpair("run", "--", binary), 7, binary, "statically linked")
 
     def test_an_address_in_use_or_of_another_machine_is_said_at_once(self):
@@ -200,7 +202,7 @@ class Env(CommandLine):
         script = printed.stdout + '\nprintf "%s\\n" "$QPAIR_NIC_LOSS" "$QPAIR_NIC_CAPTURE"; unset LD_PRELOAD'
         shell = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=clean_environment())
         self.assertEqual(shell.stdout, f"1%\n{capture}\n", shell.stderr)
-        run = qpair("run", "--loss", "1%", "--capture", capture, "--", "sh", "-c", "echo $LD_PRELOAD")
+        run = qpair("run", "--loss", "1%", "--capture", capture, "--", "printenv", "LD_PRELOAD")
         self.assertIn(run.stdout.strip(), printed.stdout)
 
 
