@@ -69,11 +69,10 @@ class RcHost {
  public:
   virtual ~RcHost() = default;
 
-  // ---- Requester
-  // ------------------------------------------------------------------------------------------- Takes the
-  // next WQE between the consumer and the doorbell record. False: none. A WQE that is malformed or breaks a
-  // limit is completed in error by the host itself (it then calls the transport's set_state(ERR)) and false
-  // is returned.
+  // ---- Requester --------------------------------------------------------------------------------
+  // Takes the next WQE between the consumer and the doorbell record. False: none. A WQE that is malformed or
+  // breaks a limit is completed in error by the host itself (it then calls the transport's set_state(ERR))
+  // and false is returned.
   virtual bool next_send(SendRequest& out) = 0;
   // Copies bytes [offset, offset + to.size()) of the request's local data. Also used for retransmission.
   virtual Check gather(const SendRequest& request, std::uint64_t offset, std::span<std::byte> to) = 0;
@@ -86,9 +85,9 @@ class RcHost {
   // It may call back the transport's set_state(IBV_QPS_ERR) before returning.
   virtual void send_failed(const SendRequest& request, const Refusal& why) = 0;
 
-  // ---- Responder
-  // ------------------------------------------------------------------------------------------- Takes the
-  // next posted receive. False: none, the transport answers RNR.
+  // ---- Responder --------------------------------------------------------------------------------
+  // Takes the next posted receive. False: none, the transport answers RNR. One that was taken and neither
+  // done nor failed when the queue pair goes to ERR is flushed by the host like those that were not taken.
   virtual bool next_receive(ReceiveRequest& out) = 0;
   virtual Check scatter_receive(const ReceiveRequest& request, std::uint64_t offset,
                                 std::span<const std::byte> from) = 0;
@@ -113,8 +112,7 @@ class RcHost {
   // flushed.
   virtual void responder_failed(ibv_event_type event, const Refusal& why) = 0;
 
-  // ---- Both
-  // ------------------------------------------------------------------------------------------------
+  // ---- Both -------------------------------------------------------------------------------------
   virtual void raise(ibv_event_type event) = 0;  // IBV_EVENT_COMM_EST, IBV_EVENT_SQ_DRAINED
 };
 
