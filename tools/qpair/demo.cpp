@@ -102,7 +102,8 @@ Choice choose_nic(const DemoOptions& options) {
   if (options.emulated || on_emulated_nic()) return emulated_nic("As asked: ", options.device);
   const bool named = !options.device.empty();
   const auto device = named ? RdmaDevice::find(options.device) : RdmaDevice::first_available();
-  if (!device && named) throw Failure(fmt::format("--device {}: {}", options.device, device.error().message()));
+  if (!device && named)
+    throw Failure(fmt::format("--device {}: {}", options.device, device.error().message()));
   if (!device && device.error().code() == ErrorCode::no_device)
     return emulated_nic("No RDMA device here: ", "");
   if (!device) return emulated_nic(fmt::format("No use of RDMA here ({}): ", device.error().message()), "");
