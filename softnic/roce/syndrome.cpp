@@ -36,12 +36,11 @@ std::string_view name(NakCode code) {
 }
 
 // Vendor error codes are not in a public manual; these are what ConnectX cards have been seen to report:
-//   0x81 retries exceeded          openucx/ucx issues 3679 and 6669 ("synd 0x15 vend 0x81")
-//   0x87 RNR retries exceeded      Open MPI's btl_openib reports ("RECEIVER NOT READY RETRY EXCEEDED … vendor
-//   error 135") 0x88 remote access             ofiwg/libfabric issue 4283 (CQE dump …8813…) 0x89 remote
-//   operational        openucx/ucx issue 10755 ("synd 0x14 vend 0x89") 0x8a remote invalid request
-//   charmplusplus/charm issue 2532, openucx/ucx issue 1770 (CQE dump …8a12…) 0x69 receive too short Open
-//   MPI's btl_openib reports ("LOCAL LENGTH ERROR status number 1 … vendor error 105")
+// - 0x81 retries exceeded: openucx/ucx issues 3679 and 6669 ("synd 0x15 vend 0x81")
+// - 0x88 remote access: ofiwg/libfabric issue 4283 (CQE dump ...8813...)
+// - 0x89 remote operational: openucx/ucx issue 10755 ("synd 0x14 vend 0x89")
+// - 0x8a remote invalid request: charmplusplus/charm issue 2532, openucx/ucx issue 1770 (CQE dump ...8a12...)
+// 0x87 (RNR retries exceeded) and 0x69 (receive too short) have no source that could be cited.
 Refusal refusal_of(NakCode code, std::string reason) {
   switch (code) {
     case NakCode::InvalidRequest:

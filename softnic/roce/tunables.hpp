@@ -37,13 +37,12 @@ inline constexpr std::uint32_t kSmallestReadPackets = 4;
 // Within a long message an acknowledgment is asked for this many times in a window.
 inline constexpr std::uint32_t kAckRequestsPerWindow = 4;
 
-// The local ACK timeout is never shorter: a peer that shares a busy core may not run for some milliseconds,
-// and ConnectX too has a floor of that order.
+// The local ACK timeout is never shorter: a peer that shares a busy core may not run for some milliseconds.
 inline constexpr std::chrono::nanoseconds kShortestAckTimeout = std::chrono::milliseconds(4);
 
 // When nothing was heard for this long, or for much longer than answers took lately, the last packet is sent
 // once more and the wait doubles; this does not count as a retry. A lost last packet or lost acknowledgment
-// is found long before the local ACK timeout (67 ms by default), as ConnectX's adaptive retransmission does.
+// is found long before the local ACK timeout (67 ms by default).
 inline constexpr std::chrono::nanoseconds kFirstProbe = std::chrono::milliseconds(1);
 inline constexpr std::chrono::nanoseconds kLongestProbe = std::chrono::milliseconds(500);
 
