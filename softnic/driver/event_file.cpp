@@ -13,12 +13,8 @@ EventFile::EventFile(std::shared_ptr<EventQueue> queue)
     : queue_(std::move(queue)), generation_(fork_generation()) {}
 
 EventFile::~EventFile() {
-  if (generation_ == fork_generation()) {
-    queue_->descriptor_closed();
-  } else {
-    // In a child of fork() the lock may be one that a thread of the parent's held: leave all of it alone.
-    static_cast<void>(std::make_unique<std::shared_ptr<EventQueue>>(std::move(queue_)).release());
-  }
+  // In a child of fork() the queue's lock may be one that a thread of the parent's held.
+  if (generation_ == fork_generation()) queue_->descriptor_closed();
 }
 
 ssize_t EventFile::read(int fd, void* bytes, std::size_t size) {
