@@ -84,7 +84,8 @@ class Transparency(unittest.TestCase):
     """The same command with and without the NIC: same output, same status."""
 
     def same(self, *command, **keywords):
-        plain = subprocess.run(command, capture_output=True, text=True, timeout=60, **keywords)
+        bare = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        plain = subprocess.run(command, capture_output=True, text=True, timeout=60, env=bare, **keywords)
         preloaded = run(*command, **keywords)
         self.assertEqual((preloaded.returncode, preloaded.stdout, preloaded.stderr),
                          (plain.returncode, plain.stdout, plain.stderr))
