@@ -181,8 +181,8 @@ TEST_F(Objects, ReregisteringMovesARegionBetweenDomains) {
   ib_uverbs_rereg_mr command{};
   command.response = address_of(&answer);
   command.mr_handle = mr.mr_handle;
-  const auto send = [&] {
-    return WriteCommand(IB_USER_VERBS_CMD_REREG_MR).with(command).answered_in(sizeof answer).send(file());
+  const auto send = [&, asked = &command] {
+    return WriteCommand(IB_USER_VERBS_CMD_REREG_MR).with(*asked).answered_in(sizeof answer).send(file());
   };
   EXPECT_EQ(send(), -EINVAL);  // nothing to change
   command.flags = 0x80;
@@ -298,9 +298,9 @@ TEST_F(Objects, ResizingACompletionQueueChecksTheNewRing) {
   mlx5_ib_resize_cq driver{};
   driver.buf_addr = ring.address();
   driver.cqe_size = 64;
-  const auto send = [&] {
+  const auto send = [&, asked = &command] {
     return WriteCommand(IB_USER_VERBS_CMD_RESIZE_CQ)
-        .with(command)
+        .with(*asked)
         .with(driver)
         .answered_in(sizeof answer)
         .send(file());
@@ -393,8 +393,8 @@ TEST_F(Objects, AnAddressNeedsAGidThatThePortHas) {
   command.attr.port_num = 1;
   command.attr.is_global = 1;
   command.attr.grh.sgid_index = 3;
-  const auto send = [&] {
-    return WriteCommand(IB_USER_VERBS_CMD_CREATE_AH).with(command).answered_in(sizeof answer).send(file());
+  const auto send = [&, asked = &command] {
+    return WriteCommand(IB_USER_VERBS_CMD_CREATE_AH).with(*asked).answered_in(sizeof answer).send(file());
   };
   EXPECT_GT(send(), 0);
   EXPECT_EQ(answer.driver.response_length, 10U);
