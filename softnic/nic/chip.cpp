@@ -46,7 +46,7 @@ Chip::Chip(std::unique_ptr<wire::Link> link, std::uint32_t mtu, const std::strin
       port_(make_port(mtu)),
       link_(std::move(link)),
       keys_(mix(seed, 1)),
-      device_{gids_, limits_, port_, *link_, keys_, decoded_, {}, {}},
+      device_{gids_, limits_, port_, *link_, keys_, decoded_, {}, {}, 0},
       cqs_(mix(seed, 2) & 0xffff, 0x400),
       qps_(mix(seed, 3), kFirstFreeQpn) {
   limits_.attributes.node_guid = mlx5::byte_swap(identity_.node_guid);
@@ -108,7 +108,7 @@ bool Chip::admit(TimePoint now) {
 }
 
 void Chip::check_arms() {
-  cqs_.for_each([](CompletionQueue& cq) { cq.check_arm(); });
+  for (CompletionQueue* const cq : all_cqs_) cq->check_arm();
 }
 
 // Doorbells that were overwritten by another queue pair's: a few records in every round.
@@ -208,8 +208,10 @@ bool Chip::anything_new() {
 bool Chip::anything_left() {
   if (anything_new()) return true;
   const bool everything = std::exchange(records_unknown_, false);
-  for (QueuePair* const qp : all_) {
-    if ((everything || qp->needs_looking()) && qp->look()) schedule(*qp);
+  if (everything || device_.watched_qps != 0) {
+    for (QueuePair* const qp : all_) {
+      if ((everything || qp->needs_looking()) && qp->look()) schedule(*qp);
+    }
   }
   settle();
   return !active_.empty();
@@ -218,7 +220,7 @@ bool Chip::anything_left() {
 Chip::TimePoint Chip::deadline() const {
   TimePoint when = timers_.next();
   if (const auto of_link = link_->deadline()) when = std::min(when, *of_link);
-  if (std::ranges::any_of(all_, [](const QueuePair* qp) { return qp->needs_looking(); })) {
+  if (device_.watched_qps != 0) {
     when = std::min(when, std::chrono::steady_clock::now() + kErrorLook);
   }
   return when;
@@ -276,18 +278,19 @@ Expected<Cqn> Chip::create_cq(const CqParameters& parameters) {
   }
   const auto number = cqs_.allocate();
   if (!number) return refuse(ENOMEM, "all completion queues are in use");
-  cqs_.insert(*number, std::make_unique<CompletionQueue>(Cqn{*number}, parameters));
+  all_cqs_.push_back(&cqs_.insert(*number, std::make_unique<CompletionQueue>(Cqn{*number}, parameters)));
   return Cqn{*number};
 }
 
 Errno Chip::destroy_cq(Cqn number) {
-  const CompletionQueue* const cq = find_cq(number);
+  CompletionQueue* const cq = find_cq(number);
   if (cq == nullptr) return Errno{EINVAL};
   if (cq->users != 0) {
     return refuse(EBUSY, fmt::format("completion queue {:#x} is in use by {} queues",
                                      static_cast<std::uint32_t>(number), cq->users))
         .value();
   }
+  std::erase(all_cqs_, cq);
   cqs_.remove(static_cast<std::uint32_t>(number));
   return Errno{0};
 }

@@ -105,6 +105,7 @@ class Chip {
   std::unordered_map<std::uint32_t, unsigned> pds_;  // and how many objects use them
   std::uint32_t next_pd_ = 1;
   IdTable<CompletionQueue> cqs_;
+  std::vector<CompletionQueue*> all_cqs_;
   IdTable<QueuePair> qps_;
 
   std::deque<QueuePair*> active_;

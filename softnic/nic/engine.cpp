@@ -14,10 +14,12 @@
 #include <cerrno>
 #include <chrono>
 #include <ctime>
+#include <utility>
 
 #include "softnic/nic/guarded_memory.hpp"
 #include "softnic/nic/patience.hpp"
 #include "softnic/nic/tunables.hpp"
+#include "softnic/wire/descriptor.hpp"
 
 // Descriptors are used by raw system calls: they are none of the program's, and the interposed libc need not
 // look.
@@ -62,7 +64,7 @@ void Engine::kick() {
 int Engine::start() {
   if (started_) return 0;
   install_fault_handler();
-  kick_fd_ = static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
+  kick_fd_ = wire::make_private(static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
   if (kick_fd_ < 0) return errno;
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
@@ -88,15 +90,14 @@ Engine::~Engine() {
     kick();
     pthread_join(thread_, nullptr);
   }
-  if (kick_fd_ >= 0) syscall(SYS_close, kick_fd_);
+  wire::close_private(kick_fd_);
 }
 
 void Engine::abandon() {
   started_ = false;
   chip_.pages().abandon();
-  if (kick_fd_ >= 0) syscall(SYS_close, kick_fd_);
-  kick_fd_ = -1;
-  if (const int fd = chip_.link().descriptor(); fd >= 0) syscall(SYS_close, fd);
+  wire::close_private(std::exchange(kick_fd_, -1));
+  chip_.link().abandon();
 }
 
 namespace {

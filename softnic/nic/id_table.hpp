@@ -54,20 +54,6 @@ class IdTable {
 
   std::size_t size() const { return size_; }
 
-  template <typename Visit>
-  void for_each(Visit&& visit) const {
-    std::size_t seen = 0;
-    for (const auto& leaf : root_) {
-      if (seen == size_) return;
-      if (!leaf) continue;
-      for (const auto& slot : *leaf) {
-        if (!slot) continue;
-        ++seen;
-        visit(*slot);
-      }
-    }
-  }
-
  private:
   static constexpr unsigned kLeafBits = 12;
   static constexpr std::uint32_t kLeafMask = (1U << kLeafBits) - 1;

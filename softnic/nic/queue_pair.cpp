@@ -142,6 +142,7 @@ QueuePair::QueuePair(Qpn number, const QpParameters& parameters, CompletionQueue
 }
 
 QueuePair::~QueuePair() {
+  set_watched(false);
   --send_cq_.users;
   --receive_cq_.users;
 }
@@ -166,7 +167,8 @@ bool QueuePair::rung(std::uint32_t opmod_idx_opcode) {
   if (now == IBV_QPS_RESET) return false;
   const bool pending = look();
   const auto index = static_cast<std::uint16_t>(opmod_idx_opcode >> 8);
-  if (now != IBV_QPS_ERR && static_cast<std::int16_t>(ahead(rung_, index)) <= 0) {
+  const std::uint16_t distance = ahead(rung_, index);
+  if (now != IBV_QPS_ERR && (distance == 0 || distance > 0x8000)) {
     explain::say(
         Kind::Finding,
         fmt::format(
@@ -203,8 +205,14 @@ bool QueuePair::look() {
   return rung_ != before && state() == IBV_QPS_RTS;
 }
 
-bool QueuePair::needs_looking() const {
-  return state() == IBV_QPS_ERR && parameters_.rq_wqe_count != 0;
+void QueuePair::set_watched(bool watched) {
+  if (watched_ == watched) return;
+  watched_ = watched;
+  if (watched) {
+    ++device_.watched_qps;
+  } else {
+    --device_.watched_qps;
+  }
 }
 
 // ---- Requester ----------------------------------------------------------------------------------
@@ -553,6 +561,7 @@ void QueuePair::fatal() {
 
 void QueuePair::enter_error() {
   transport_->set_state(IBV_QPS_ERR);
+  set_watched(parameters_.rq_wqe_count != 0);
   flush_sends();
   flush_receives();
 }

@@ -37,6 +37,7 @@ struct Device {
   // engine deals with them when the call is over.
   std::vector<Qpn> failed_qps;
   std::vector<Cqn> failed_cqs;
+  unsigned watched_qps = 0;  // those that need looking
 };
 
 class QueuePair final : public roce::RcHost {
@@ -62,7 +63,7 @@ class QueuePair final : public roce::RcHost {
   // looked at. In ERR, flushes what was posted meanwhile.
   bool look();
   // In ERR with a receive ring: receives have no doorbell, so somebody has to look.
-  bool needs_looking() const;
+  bool needs_looking() const { return watched_; }
 
   // The queue pair cannot go on: IBV_EVENT_QP_FATAL, ERR, both queues flushed.
   void fatal();
@@ -147,6 +148,7 @@ class QueuePair final : public roce::RcHost {
                            std::uint8_t vendor_err);
   void complete_receive_error(std::uint16_t index, mlx5::Syndrome syndrome, std::uint8_t vendor_err);
   void enter_error();
+  void set_watched(bool watched);
   void flush_sends();
   void flush_receives();
   void completed(CompletionQueue& cq, bool pushed);
@@ -158,6 +160,7 @@ class QueuePair final : public roce::RcHost {
   Device& device_;
   ibv_qp_attr attributes_{};  // as modify_qp set them
   bool notify_drained_ = false;
+  bool watched_ = false;  // counted in device_.watched_qps
   bool failing_ = false;  // fail_later() was called
 
   std::uint16_t fetched_ = 0;

@@ -17,9 +17,6 @@ constexpr std::uint32_t k24Bits = 0xff'ffff;
 constexpr unsigned kMaxTimer = 31;   // timeout and min_rnr_timer are 5 bits
 constexpr unsigned kMaxRetries = 7;  // retry_cnt and rnr_retry are 3 bits
 
-constexpr int kKnownQpAccess =
-    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-
 unsigned bytes_of(ibv_mtu mtu) {
   return 128U << static_cast<unsigned>(mtu);
 }
@@ -48,11 +45,6 @@ std::string QueuePair::validate(const ibv_qp_attr& attributes, int mask) const {
   }
   if ((mask & IBV_QP_PKEY_INDEX) != 0 && attributes.pkey_index >= device_.port.pkey_tbl_len) {
     return over("pkey_index", attributes.pkey_index, device_.port.pkey_tbl_len - 1);
-  }
-  if ((mask & IBV_QP_ACCESS_FLAGS) != 0 &&
-      (attributes.qp_access_flags & ~static_cast<unsigned>(kKnownQpAccess)) != 0) {
-    return fmt::format("qp_access_flags {:#x} have bits beyond local write and remote write, read and atomic",
-                       static_cast<unsigned>(attributes.qp_access_flags));
   }
   if ((mask & IBV_QP_AV) != 0) {
     if (std::string error = validate_path(attributes); !error.empty()) return error;
@@ -144,6 +136,7 @@ Errno QueuePair::modify(const ibv_qp_attr& attributes, int mask, wire::TimePoint
 }
 
 void QueuePair::restart() {
+  set_watched(false);
   fetched_ = rung_ = 0;
   receive_taken_ = receive_retired_ = 0;
   inflight_.clear();

@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "softnic/explain/explain.hpp"
+#include "softnic/wire/descriptor.hpp"
 
 // Raw system calls throughout: the interposed libc would look these descriptors up among the program's.
 
@@ -33,8 +35,7 @@ UserFaults::~UserFaults() {
 }
 
 void UserFaults::abandon() {
-  if (fd_ >= 0) syscall(SYS_close, fd_);
-  fd_ = -1;
+  wire::close_private(std::exchange(fd_, -1));
   refused_ = true;
 }
 
@@ -61,7 +62,7 @@ bool UserFaults::open() {
                  "for doorbells once in a while");
     return false;
   }
-  fd_ = fd;
+  fd_ = wire::make_private(fd);
   refused_ = false;
   return true;
 }
