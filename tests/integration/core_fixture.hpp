@@ -1,5 +1,5 @@
 #pragma once
-// Two connected queue pairs in this process, on the emulated NIC, with memory on both sides.
+// Two connected queue pairs in this process, with memory on both sides.
 
 #include <gtest/gtest.h>
 
@@ -23,6 +23,11 @@ T value_of(Result<T> result, const char* what) {
   if constexpr (!std::is_void_v<T>) return std::move(*result);
 }
 #define MUST(expression) ::qpair::test::value_of((expression), #expression)
+
+// The tests run on the kernel's rxe too (tests/kernel), which leaves to the standard what a ConnectX defines.
+inline bool is_mlx5(const RdmaQueuePair& queue_pair) {
+  return queue_pair.dv_qp() != nullptr;
+}
 
 // Polls until there is a completion; failures are returned as values.
 inline IbvWc wait_for(RdmaQueuePair& queue_pair, PollTarget target) {

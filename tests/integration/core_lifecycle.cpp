@@ -26,9 +26,9 @@ TEST(Creation, StartsInResetWithAutomaticFieldsChosen) {
   EXPECT_COUNTERS(side.queue_pair, send, 0, 0, 0);
   const IbverbsConfig& config = side.queue_pair.config();
   EXPECT_EQ(config.device, shared_domain().device_name());
-  EXPECT_EQ(config.path_mtu, IBV_MTU_4096);
+  EXPECT_TRUE(config.path_mtu);
   EXPECT_EQ(config.max_rd_atomic, 16);
-  EXPECT_EQ(config.gid_index, 3);  // RoCE v2, IPv4-mapped
+  EXPECT_TRUE(config.gid_index);
   const RdmaQpInfo info = MUST(side.queue_pair.get_qp_info());
   EXPECT_EQ(info.qp_num, side.queue_pair.qp()->qp_num);
   ASSERT_TRUE(info.gid);
@@ -42,7 +42,11 @@ TEST(Creation, GivesTheRawHandles) {
   EXPECT_EQ(side.queue_pair.context(), shared_domain().context());
   EXPECT_EQ(side.queue_pair.qp()->send_cq, side.queue_pair.send_cq());
   EXPECT_EQ(side.queue_pair.qp()->recv_cq, side.queue_pair.recv_cq());
-  ASSERT_NE(side.queue_pair.dv_qp(), nullptr);
+  if (!is_mlx5(side.queue_pair)) {
+    EXPECT_EQ(side.queue_pair.dv_send_cq(), nullptr);
+    EXPECT_EQ(side.queue_pair.dv_recv_cq(), nullptr);
+    return;
+  }
   EXPECT_GE(side.queue_pair.dv_qp()->sq.wqe_cnt, 512);
   EXPECT_GE(side.queue_pair.dv_send_cq()->cqe_cnt, side.queue_pair.dv_qp()->sq.wqe_cnt);
   EXPECT_GE(side.queue_pair.dv_recv_cq()->cqe_cnt, side.queue_pair.dv_qp()->rq.wqe_cnt);
@@ -51,6 +55,7 @@ TEST(Creation, GivesTheRawHandles) {
 TEST(Creation, RingsAreAsLargeAsAskedForAndNoLarger) {
   // One basic block for each put, and room for the completions: the promise of the defaults.
   const Side side;
+  if (!is_mlx5(side.queue_pair)) GTEST_SKIP() << "rings are those of an mlx5";
   EXPECT_EQ(side.queue_pair.dv_qp()->sq.wqe_cnt, 512);
   EXPECT_EQ(side.queue_pair.dv_send_cq()->cqe_cnt, 512);
   EXPECT_EQ(side.queue_pair.dv_recv_cq()->cqe_cnt, 512);
@@ -59,10 +64,12 @@ TEST(Creation, RingsAreAsLargeAsAskedForAndNoLarger) {
 TEST(Creation, TwoQueuePairsHaveDoorbellRegistersOfTheirOwn) {
   const Side one;
   const Side two;
+  if (!is_mlx5(one.queue_pair)) GTEST_SKIP() << "registers are those of an mlx5";
   EXPECT_NE(one.queue_pair.dv_qp()->bf.reg, two.queue_pair.dv_qp()->bf.reg);
 }
 
 TEST(Creation, AnOutOfRangeConfigurationNamesFieldAndLimit) {
+  if (!is_mlx5(Side().queue_pair)) GTEST_SKIP() << "limits are those of an mlx5";
   IbverbsConfig config;
   config.max_send_wr = 1'000'000;
   const Result<RdmaQueuePair> refused = RdmaQueuePair::create(shared_domain(), config);
@@ -95,6 +102,7 @@ TEST(Creation, AnOutOfRangeConfigurationNamesFieldAndLimit) {
 }
 
 TEST(Creation, LargestAndSmallestConfigurationsWork) {
+  if (!is_mlx5(Side().queue_pair)) GTEST_SKIP() << "limits are those of an mlx5";
   IbverbsConfig small;
   small.max_send_wr = small.max_recv_wr = 1;
   small.max_inline_data = 0;
@@ -173,6 +181,7 @@ TEST(Connecting, TakesTheSmallerMtu) {
   config.path_mtu = IBV_MTU_1024;
   Side a(4096, config);
   Side b;
+  if (b.queue_pair.config().path_mtu < IBV_MTU_1024) GTEST_SKIP() << "the port has no larger MTU";
   connect(a, b);
   for (const Side* side : {&a, &b}) {
     ibv_qp_attr attributes{};
@@ -223,13 +232,17 @@ TEST(Failing, WrongRkeyIsRemoteAccessThenEverythingIsFlushed) {
   EXPECT_TRUE(wait_for(pair.a.queue_pair, PollTarget::Send).is_valid());
   const IbvWc failed = wait_for(pair.a.queue_pair, PollTarget::Send);
   EXPECT_EQ(failed.status, IBV_WC_REM_ACCESS_ERR) << failed;
-  EXPECT_EQ(failed.vendor_err, 0x88);
+  if (is_mlx5(pair.a.queue_pair)) {
+    EXPECT_EQ(failed.vendor_err, 0x88);
+  }
   EXPECT_EQ(failed.wr_id, WrId{1});
   EXPECT_EQ(failed.error()->code(), ErrorCode::remote_access);
   for (std::uint64_t i = 2; i != 5; ++i) {
     const IbvWc flushed = wait_for(pair.a.queue_pair, PollTarget::Send);
     EXPECT_EQ(flushed.status, IBV_WC_WR_FLUSH_ERR) << flushed;
-    EXPECT_EQ(flushed.vendor_err, 0xf9);
+    if (is_mlx5(pair.a.queue_pair)) {
+      EXPECT_EQ(flushed.vendor_err, 0xf9);
+    }
     EXPECT_EQ(flushed.wr_id, WrId{i});
   }
   EXPECT_COUNTERS(pair.a.queue_pair, send, 5, 5, 5);
@@ -253,7 +266,9 @@ TEST(Failing, PollingReturnsTheFailureAsAnErrorWithItsCompletion) {
   EXPECT_EQ(polled.error().code(), ErrorCode::remote_access);
   ASSERT_TRUE(polled.error().wc());
   EXPECT_EQ(polled.error().wc()->wr_id, id);
-  EXPECT_EQ(polled.error().vendor_err(), 0x88);
+  if (is_mlx5(pair.a.queue_pair)) {
+    EXPECT_EQ(polled.error().vendor_err(), 0x88);
+  }
   EXPECT_COUNTERS(pair.a.queue_pair, send, 1, 1, 1);
   EXPECT_FALSE(MUST(pair.a.queue_pair.poll_send_completion()));
 }
@@ -264,18 +279,25 @@ TEST(Failing, WrongLkeyIsLocalProtection) {
   wrong.lkey = 0xdead00;
   MUST(pair.a.queue_pair.put(wrong, pair.b.at(0, 64)));
   const IbvWc failed = wait_for(pair.a.queue_pair, PollTarget::Send);
-  EXPECT_EQ(failed.error()->code(), ErrorCode::local_protection) << failed;
-  EXPECT_GE(failed.vendor_err, 0x51);
-  EXPECT_LE(failed.vendor_err, 0x53);
+  EXPECT_FALSE(failed.is_valid());
+  if (is_mlx5(pair.a.queue_pair)) {
+    EXPECT_EQ(failed.error()->code(), ErrorCode::local_protection) << failed;
+    EXPECT_GE(failed.vendor_err, 0x51);
+    EXPECT_LE(failed.vendor_err, 0x53);
+  }
 }
 
 TEST(Failing, ASendThatIsTooLongFailsOnBothSides) {
   Pair pair;
   MUST(pair.b.queue_pair.recv(pair.b.at(0, 10)));
   MUST(pair.a.queue_pair.send(pair.a.at(0, 20)));
-  EXPECT_EQ(wait_for(pair.a.queue_pair, PollTarget::Send).error()->code(), ErrorCode::length);
+  const IbvWc sent = wait_for(pair.a.queue_pair, PollTarget::Send);
   const IbvWc received = wait_for(pair.b.queue_pair, PollTarget::Recv);
-  EXPECT_EQ(received.error()->code(), ErrorCode::length);
+  EXPECT_FALSE(sent.is_valid() || received.is_valid());
+  if (is_mlx5(pair.a.queue_pair)) {
+    EXPECT_EQ(sent.error()->code(), ErrorCode::length);
+    EXPECT_EQ(received.error()->code(), ErrorCode::length);
+  }
   EXPECT_TRUE(received.is_receive());
 }
 
@@ -343,6 +365,7 @@ TEST(Wrapping, CountersGoOnBeyondThirtyTwoBits) {
   // On a device the 16 bits that the hardware sees start at 0.
   constexpr std::uint64_t kStart = (std::uint64_t{1} << 32) - 65'536;
   Side b;
+  if (!is_mlx5(b.queue_pair)) GTEST_SKIP() << "only an mlx5's counters can start elsewhere";
   MemoryRegion memory = MUST(shared_domain().allocate(4096));
   RdmaQueuePair queue_pair = MUST(detail::QueuePairState::create(nullptr, shared_domain().context(),
                                                                  shared_domain().pd(), {}, {kStart, kStart}));
@@ -428,20 +451,21 @@ TEST(Devices, AreListedWithPortsAndGids) {
   const std::vector<RdmaDevice> devices = MUST(RdmaDevice::all());
   ASSERT_EQ(devices.size(), 1);
   const RdmaDevice& device = devices[0];
-  EXPECT_EQ(device.name, "mlx5_0");
-  EXPECT_EQ(device.vendor_id, 0x2c9);  // the vendor's OUI, as on a real card
-  EXPECT_TRUE(device.mlx5);
+  EXPECT_EQ(device.name, shared_domain().device_name());
+  if (device.mlx5) {
+    EXPECT_EQ(device.vendor_id, 0x2c9);  // the vendor's OUI, as on a real card
+  }
   ASSERT_EQ(device.ports.size(), 1);
   EXPECT_TRUE(device.ports[0].is_active());
   EXPECT_EQ(device.ports[0].link_layer, LinkLayer::Ethernet);
   EXPECT_TRUE(device.ports[0].gid.is_ipv4_mapped());
-  EXPECT_EQ(MUST(RdmaDevice::find("mlx5_0")), device);
+  EXPECT_EQ(MUST(RdmaDevice::find(device.name)), device);
   EXPECT_EQ(MUST(RdmaDevice::first_available()), device);
   EXPECT_EQ(MUST(deserialize<RdmaDevice>(serialize(device, Format::Cbor))), device);
   const Result<RdmaDevice> none = RdmaDevice::find("mlx5_9");
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code(), ErrorCode::no_device);
-  EXPECT_NE(none.error().message().find("mlx5_0"), std::string::npos);
+  EXPECT_NE(none.error().message().find(device.name), std::string::npos);
 }
 
 }  // namespace
