@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <type_traits>
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a declaration cannot be put in parentheses
 // Declares a hook: QPAIR_HOOK(int hooked_close(int fd), "close"). The symbol is given apart from the C++
 // name, so that the declarations in libc's headers, with their attributes and exception specifications, do
 // not matter here.
@@ -21,6 +22,8 @@
 // Another symbol for the same hook, which has to be defined in the same file.
 #define QPAIR_HOOK_ALIAS(declaration, symbol, of) \
   extern "C" __attribute__((visibility("default"), alias(of))) declaration __asm__(symbol)
+
+// NOLINTEND(bugprone-macro-parentheses)
 
 namespace qpair::softnic::hooks {
 

@@ -37,7 +37,7 @@ int hooked_open(const char* path, int flags, ...) {
   if (has_mode(flags)) {
     va_list arguments;
     va_start(arguments, flags);
-    mode = va_arg(arguments, mode_t);
+    mode = va_arg(arguments, mode_t);  // NOLINT(clang-analyzer-valist.Uninitialized): it is, by va_start
     va_end(arguments);
   }
   return with_path(path, [&](const Path& at) { return opened((*next_open)(at, flags, mode), at, flags); });
@@ -52,7 +52,7 @@ int hooked_openat(int directory, const char* path, int flags, ...) {
   if (has_mode(flags)) {
     va_list arguments;
     va_start(arguments, flags);
-    mode = va_arg(arguments, mode_t);
+    mode = va_arg(arguments, mode_t);  // NOLINT(clang-analyzer-valist.Uninitialized): it is, by va_start
     va_end(arguments);
   }
   return with_path(

@@ -31,7 +31,7 @@ constexpr std::string_view kDirectories[] = {
 };
 constexpr std::string_view kNodeByNumber = "/dev/char/231:192";
 constexpr const char* kNode = "/dev/infiniband/uverbs0";
-constexpr const char* kAbsent = "/proc/self/fdinfo/no-rdma-device";
+constexpr std::string_view kAbsent = "/proc/self/fdinfo/no-rdma-device";
 
 bool below(std::string_view path, std::string_view directory) {
   return path.starts_with(directory) && (path.size() == directory.size() || path[directory.size()] == '/');
@@ -94,7 +94,7 @@ void TranslatedPath::translate(const char* path) {
   if (length == 0) return;
   const driver::SysfsTree* tree = device_files();
   if (tree == nullptr || tree->root().size() + length >= sizeof buffer_) {
-    std::strcpy(buffer_, kAbsent);
+    buffer_[kAbsent.copy(buffer_, sizeof buffer_ - 1)] = '\0';
   } else {
     const std::string_view where = kNodeByNumber == normal ? kNode : std::string_view(normal, length);
     std::memcpy(buffer_, tree->root().data(), tree->root().size());
