@@ -65,6 +65,10 @@ DeviceLimits make_limits() {
   is.max_qp_init_rd_atom = 16;
   is.atomic_cap = IBV_ATOMIC_HCA;
   is.max_ah = 2'147'483'647;
+  // How large one would be: libmlx5 checks a request against these first, and its EINVAL would hide the
+  // kernel's EOPNOTSUPP.
+  is.max_srq_wr = 32'767;
+  is.max_srq_sge = 31;
   is.max_pkeys = 128;
   is.local_ca_ack_delay = 16;
   is.phys_port_cnt = 1;
