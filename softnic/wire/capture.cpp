@@ -162,6 +162,12 @@ void CaptureFile::end(const std::string& reason) {
   used_ = 0;
 }
 
+void CaptureFile::abandon() {
+  file_.abandon();
+  announcement_.abandon();
+  question_.abandon();
+}
+
 // ---- The link
 // --------------------------------------------------------------------------------------------------
 
@@ -175,6 +181,11 @@ void Capture::commit() {
     file_->record(open_);
   }
   inner_->commit();
+}
+
+void Capture::abandon() {
+  inner_->abandon();
+  file_->abandon();
 }
 
 void Capture::flush() {

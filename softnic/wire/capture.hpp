@@ -36,6 +36,9 @@ class CaptureFile {
   // Whether the NIC with that address records into this file as well.
   bool is_recorded_by(const Endpoint& other, TimePoint now);
 
+  // In a child of fork().
+  void abandon();
+
   bool is_open() const { return static_cast<bool>(file_); }
 
  private:
@@ -77,6 +80,7 @@ class Capture final : public Link {
   bool ready() const override { return inner_->ready(); }
   int descriptor() const override { return inner_->descriptor(); }
   std::optional<TimePoint> deadline() const override { return inner_->deadline(); }
+  void abandon() override;
 
  private:
   std::unique_ptr<Link> inner_;

@@ -10,23 +10,36 @@
 
 namespace qpair::softnic::wire {
 
-Descriptor::Descriptor(int fd) : fd_(fd), owner_(::getpid()) {
+int make_private(int fd) {
   if (fd < 0) {
-    return;
+    return fd;
   }
   const auto high = static_cast<int>(::syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, lowest_private_descriptor()));
   if (high >= 0) {
     ::syscall(SYS_close, fd);
-    fd_ = high;
+    fd = high;
   }
-  set_private_descriptor(fd_);
+  set_private_descriptor(fd);
+  return fd;
 }
 
-Descriptor::~Descriptor() {
-  if (fd_ >= 0 && owner_ == ::getpid()) {
-    unset_private_descriptor(fd_);
-    ::syscall(SYS_close, fd_);
+void close_private(int fd) {
+  if (fd >= 0) {
+    unset_private_descriptor(fd);
+    ::syscall(SYS_close, fd);
   }
+}
+
+Descriptor::Descriptor(int fd) : fd_(make_private(fd)), owner_(::getpid()) {}
+
+Descriptor::~Descriptor() {
+  if (owner_ == ::getpid()) {
+    close_private(fd_);
+  }
+}
+
+void Descriptor::abandon() {
+  close_private(std::exchange(fd_, -1));
 }
 
 void Descriptor::forget() {

@@ -8,6 +8,11 @@
 
 namespace qpair::softnic::wire {
 
+// The same for those who keep the number themselves: returns the private one, or what it was given when that
+// is negative or there is no other.
+int make_private(int fd);
+void close_private(int fd);
+
 class Descriptor {
  public:
   Descriptor() = default;
@@ -27,6 +32,8 @@ class Descriptor {
   explicit operator bool() const { return fd_ >= 0; }
   // Gives the number up without closing it.
   void forget();
+  // Closes it also in a child of fork(), which owns a copy for as long as it has opened nothing else.
+  void abandon();
 
  private:
   int fd_ = -1;

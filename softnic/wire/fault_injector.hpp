@@ -59,6 +59,7 @@ class FaultInjector final : public Link {
   bool ready() const override { return !paused_ && inner_->ready(); }
   int descriptor() const override { return paused_ ? -1 : inner_->descriptor(); }
   std::optional<TimePoint> deadline() const override;
+  void abandon() override { inner_->abandon(); }
 
  private:
   static constexpr std::size_t kSlots = 1024;     // packets that can wait

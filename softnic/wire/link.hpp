@@ -64,6 +64,9 @@ class Link {
   virtual int descriptor() const { return -1; }
   // When poll() has to be called even if the descriptor stays silent (delayed packets).
   virtual std::optional<TimePoint> deadline() const { return std::nullopt; }
+
+  // After fork() in the child: closes the descriptors that it inherited. Nothing but the destructor follows.
+  virtual void abandon() {}
 };
 
 }  // namespace qpair::softnic::wire

@@ -21,6 +21,7 @@ class RoutingLink final : public Link {
   bool ready() const override { return loopback_->ready() || network_->ready(); }
   int descriptor() const override { return network_->descriptor(); }
   std::optional<TimePoint> deadline() const override { return network_->deadline(); }
+  void abandon() override { network_->abandon(); }
 
  private:
   std::unique_ptr<Link> loopback_;

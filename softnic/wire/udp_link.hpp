@@ -59,6 +59,7 @@ class UdpLink final : public Link {
   bool ready() const override { return receive_.next < receive_.filled; }
   int descriptor() const override { return fd_.get(); }
   std::optional<TimePoint> deadline() const override { return retry_at_; }
+  void abandon() override { fd_.abandon(); }
 
   const UdpCounters& counters() const { return counters_; }
   bool uses_offload() const { return segment_offload_; }

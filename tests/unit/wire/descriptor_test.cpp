@@ -50,5 +50,20 @@ TEST(Descriptor, AForkedChildClosesNothingOfItsParents) {
   EXPECT_EQ(status, 0);
 }
 
+TEST(Descriptor, AnAbandonedOneIsClosedInTheChildAndLivesOnInTheParent) {
+  auto descriptor = std::make_unique<Descriptor>(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const int number = descriptor->get();
+  if (::fork() == 0) {
+    descriptor->abandon();
+    const bool closed = ::fcntl(number, F_GETFD) < 0 && !is_private_descriptor(number);
+    ::_exit(closed ? 0 : 1);
+  }
+  int status = 0;
+  ::wait(&status);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(is_private_descriptor(number));
+  EXPECT_EQ(::fcntl(number, F_GETFD), FD_CLOEXEC);
+}
+
 }  // namespace
 }  // namespace qpair::softnic::wire
