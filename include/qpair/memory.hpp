@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 
 #include "qpair/print.hpp"
 #include "qpair/result.hpp"
@@ -31,6 +32,7 @@ struct RdmaBuffer {
 
   friend bool operator==(const RdmaBuffer&, const RdmaBuffer&) = default;
 };
+static_assert(std::is_trivially_copyable_v<RdmaBuffer>);
 
 inline constexpr int kAllRights =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
