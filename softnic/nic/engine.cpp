@@ -161,7 +161,8 @@ void Engine::rest(std::unique_lock<std::mutex>& lock, const Patience& patience) 
   const bool doorbells_wake = !drowsy && chip_.pages().protect(now);
   if (drowsy ? chip_.anything_new() : chip_.anything_left()) return;
   auto until = chip_.deadline();
-  auto slack = kCoarse;
+  // The transport's timers may be late; a delay that was asked of the network (qpair run --delay) may not.
+  auto slack = chip_.link().deadline() ? kFine : kCoarse;
   if (drowsy && patience.awaits_packet()) {
     until = std::min(until, now + kAnswerNap);
   } else if (!doorbells_wake) {
