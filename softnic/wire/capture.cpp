@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <functional>
 
 #include "softnic/explain/explain.hpp"
 #include "softnic/wire/address.hpp"
@@ -198,14 +199,14 @@ std::size_t Capture::poll(const Receiver& receiver, std::size_t limit, TimePoint
     return inner_->poll(receiver, limit, now);
   }
   const Endpoint self = inner_->local();
-  const std::size_t delivered = inner_->poll(
-      [&](const Frame& frame) {
-        if (frame.source.address != self.address && !file_->is_recorded_by(frame.source, now)) {
-          file_->record(frame);
-        }
-        receiver(frame);
-      },
-      limit, now);
+  const auto record_and_deliver = [&](const Frame& frame) {
+    if (frame.source.address != self.address && !file_->is_recorded_by(frame.source, now)) {
+      file_->record(frame);
+    }
+    receiver(frame);
+  };
+  // By reference: so many captures would not fit in a std::function without memory of its own.
+  const std::size_t delivered = inner_->poll(std::cref(record_and_deliver), limit, now);
   file_->flush();
   return delivered;
 }
