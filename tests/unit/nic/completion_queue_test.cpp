@@ -8,7 +8,6 @@ namespace qpair::softnic::nic {
 namespace {
 
 using namespace testing_support;
-using mlx5::CqeOpcode;
 using mlx5::Opcode;
 
 class CompletionQueues : public testing::Test {

@@ -278,6 +278,7 @@ TEST(DataPath, DoorbellThatAnotherOneOverwroteIsNotLost) {
 TEST(DataPath, ManyQueuePairsShareOneDoorbellPage) {
   Machine machine;
   std::vector<std::unique_ptr<Connected>> pairs;
+  pairs.reserve(50);
   for (int i = 0; i < 50; ++i) pairs.push_back(std::make_unique<Connected>(machine, QpOptions{}, 64, 16));
   const Memory local(4096), remote(4096);
   const Mkey lkey = machine.register_memory(local), rkey = machine.register_memory(remote);
