@@ -138,6 +138,8 @@ class QueuePair final : public roce::RcHost {
   void remember(const ibv_qp_attr& attributes, int mask);
   void restart();
 
+  // Into the program's memory that a list names.
+  roce::Check store(const ScatterList& list, std::uint64_t offset, std::span<const std::byte> from);
   const ScatterList* send_list(std::uint16_t index, roce::Refusal& why);
   const ScatterList* receive_list(std::uint16_t index, roce::Refusal& why);
   bool decode_failed(const DecodeError& error, std::uint16_t index, const WqeHead& head);
