@@ -8,7 +8,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 
 namespace qpair::softnic::driver::system {
@@ -72,17 +74,20 @@ int unmap(void* address, std::size_t length) {
   return static_cast<int>(call(SYS_munmap, address, length));
 }
 
-long map_again(void* mapping, std::size_t length) {
-  return call(SYS_mremap, mapping, std::size_t{0}, length, static_cast<unsigned long>(MREMAP_MAYMOVE),
-              nullptr);
-}
-
 int not_in_children(void* address, std::size_t length) {
   return static_cast<int>(call(SYS_madvise, address, length, MADV_DONTFORK));
 }
 
 int is_mapped(const void* address, std::size_t length) {
-  return static_cast<int>(call(SYS_msync, address, length, MS_ASYNC));
+  constexpr std::size_t kPagesAtOnce = 1024;
+  unsigned char residence[kPagesAtOnce];  // not asked for, but told
+  const auto* at = static_cast<const std::byte*>(address);
+  for (std::size_t done = 0; done < length; done += kPagesAtOnce * kPageSize) {
+    const std::size_t part = std::min(length - done, kPagesAtOnce * kPageSize);
+    const long result = call(SYS_mincore, at + done, part, residence);
+    if (result != 0) return static_cast<int>(result);
+  }
+  return 0;
 }
 
 std::size_t descriptor_name(int fd, char* name, std::size_t size) {

@@ -24,11 +24,8 @@ int semaphore_eventfd();                                                        
 int duplicate_above(int fd, int lowest);                                        // close-on-exec
 long map(std::size_t length, int protection, int flags, int fd, off_t offset);  // address or negative errno
 int unmap(void* address, std::size_t length);
-// A second view of a shared mapping, `length` bytes from its start (mremap with an old size of zero,
-// mremap(2)).
-long map_again(void* mapping, std::size_t length);
 int not_in_children(void* address, std::size_t length);  // MADV_DONTFORK
-// 0 when every page of the range lies in some mapping, else -ENOMEM. Touches nothing (msync(2), MS_ASYNC).
+// 0 when every page of the range lies in some mapping, else -ENOMEM. Touches nothing (mincore(2)).
 int is_mapped(const void* address, std::size_t length);
 // The name of what is open as `fd`, as /proc/self/fd shows it; empty when it is not open. No allocation.
 std::size_t descriptor_name(int fd, char* name, std::size_t size);

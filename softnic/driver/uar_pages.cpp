@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -18,18 +19,6 @@ using system::kPageSize;
 
 constexpr std::uint32_t kMaxIndex = 0xfff;  // 4096 pages of each kind; libmlx5 asks for some hundreds at most
 constexpr off_t kFileSize = off_t{(kMaxIndex >> 8) + 1} << 16 << 12;
-
-// The view of a page of the file, by way of a transient view of everything before it.
-std::byte* view_from(std::byte* anchor, off_t offset) {
-  const auto before = static_cast<std::size_t>(offset);
-  const long mapped = system::map_again(anchor, before + kPageSize);
-  if (mapped < 0) return nullptr;
-  auto* const start = reinterpret_cast<std::byte*>(mapped);
-  if (before > 0) system::unmap(start, before);
-  auto* const page = start + before;
-  system::not_in_children(page, kPageSize);
-  return page;
-}
 
 }  // namespace
 
@@ -69,26 +58,26 @@ std::unique_ptr<UarPages> UarPages::create(int& fd) {
   int failure = system::resize_file(fd, kFileSize);
   // A program that shortened it would make the NIC's views fault.
   if (failure == 0) failure = system::seal_file(fd, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-  long anchor = -ENOMEM;
+  std::unique_ptr<UarPages> pages;
   if (failure == 0) {
-    anchor = system::map(kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    failure = anchor < 0 ? static_cast<int>(anchor) : 0;
+    pages.reset(new UarPages(fd));  // private constructor
+    failure = std::min(pages->file_.get(), 0);
   }
   if (failure != 0) {
     system::close(fd);
     fd = failure;
     return nullptr;
   }
-  return std::unique_ptr<UarPages>(
-      new UarPages(reinterpret_cast<std::byte*>(anchor)));  // private constructor
-}
-
-UarPages::~UarPages() {
-  system::unmap(anchor_, kPageSize);
+  return pages;
 }
 
 std::byte* UarPages::view(MmapOffset offset) const {
-  return offset.index > kMaxIndex ? nullptr : view_from(anchor_, offset.bytes());
+  if (offset.index > kMaxIndex) return nullptr;
+  const long mapped = system::map(kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), offset.bytes());
+  if (mapped < 0) return nullptr;
+  auto* const page = reinterpret_cast<std::byte*>(mapped);
+  system::not_in_children(page, kPageSize);
+  return page;
 }
 
 std::shared_ptr<UarPage> UarPages::add(const std::shared_ptr<nic::Nic>& nic, MmapOffset offset) const {

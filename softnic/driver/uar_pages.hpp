@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "softnic/driver/private_fd.hpp"
 #include "softnic/nic/nic.hpp"
 
 namespace qpair::softnic::driver {
@@ -48,7 +49,6 @@ class UarPages {
  public:
   // `fd`: the program's descriptor of the file, or a negative errno.
   static std::unique_ptr<UarPages> create(int& fd);
-  ~UarPages();
   UarPages(const UarPages&) = delete;
   UarPages& operator=(const UarPages&) = delete;
 
@@ -58,11 +58,10 @@ class UarPages {
   int fill(MmapOffset offset, const void* bytes, std::size_t size) const;
 
  private:
-  explicit UarPages(std::byte* anchor) : anchor_(anchor) {}
+  explicit UarPages(int program_fd) : file_(program_fd) {}
   std::byte* view(MmapOffset offset) const;
 
-  // The file's first page. Other pages are reached from here, because the program owns the only descriptor.
-  std::byte* anchor_;
+  PrivateFd file_;  // the program may close its own descriptor, or put another file in its place
 };
 
 }  // namespace qpair::softnic::driver
