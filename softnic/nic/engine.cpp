@@ -14,8 +14,10 @@
 #include <cerrno>
 #include <chrono>
 #include <ctime>
+#include <new>
 #include <utility>
 
+#include "softnic/explain/explain.hpp"
 #include "softnic/nic/guarded_memory.hpp"
 #include "softnic/nic/patience.hpp"
 #include "softnic/nic/tunables.hpp"
@@ -142,7 +144,7 @@ void Engine::run() {
     const auto now = Clock::now();
     // Also while busy: what wakes or occupies the engine need not be a doorbell.
     const bool admitted = chip_.admit(now);
-    const Chip::Work work = chip_.round(now);
+    const Chip::Work work = round(now);
     if (work || admitted) {
       patience.worked(work, now);
       nap_ = kShortestNap;
@@ -151,6 +153,16 @@ void Engine::run() {
       patience.rested();
     }
     give_way(lock);
+  }
+}
+
+Chip::Work Engine::round(wire::TimePoint now) {
+  try {
+    return chip_.round(now);
+  } catch (const std::bad_alloc&) {
+    explain::say(explain::Kind::Failure,
+                 "out of memory in the emulated NIC: what it was about to do is lost");
+    return {};
   }
 }
 

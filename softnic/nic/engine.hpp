@@ -46,6 +46,7 @@ class Engine {
  private:
   static void* entry(void* self);
   void run();
+  Chip::Work round(wire::TimePoint now);
   void rest(std::unique_lock<std::mutex>& lock, const Patience& patience);
   void give_way(std::unique_lock<std::mutex>& lock);
   void wait(wire::TimePoint until, std::chrono::nanoseconds slack, std::unique_lock<std::mutex>& lock);

@@ -17,6 +17,8 @@ namespace qpair::softnic::nic {
 
 namespace {
 
+constexpr std::uint16_t kMaxBlocks = 16;  // of one WQE
+
 using explain::Kind;
 using mlx5::CqeOpcode;
 using mlx5::Opcode;
@@ -77,6 +79,17 @@ bool QueuePair::rung(std::uint32_t opmod_idx_opcode) {
             "queue pair {:#x}: the doorbell names WQE {}, but the send doorbell record says {}: the record "
             "must be stored before the doorbell is rung",
             qpn(), index, rung_));
+  }
+  if (now == IBV_QPS_INIT || now == IBV_QPS_RTR) {
+    std::uint16_t receive_record = 0;
+    const bool swapped = read_record(mlx5::kReceiveRecord, receive_record) &&
+                         static_cast<std::uint16_t>(ahead(receive_record, index) - 1) < kMaxBlocks;
+    explain::say(
+        Kind::Finding,
+        fmt::format("queue pair {:#x}: the doorbell names WQE {}, but the send doorbell record says {}: {}",
+                    qpn(), index, rung_,
+                    swapped ? "the receive record has what belongs there"
+                            : "it must be stored before the doorbell is rung"));
   }
   if (now == IBV_QPS_INIT || now == IBV_QPS_RTR) {
     explain::say(Kind::Finding,
