@@ -68,6 +68,18 @@ int copy_in(void* to, std::size_t size, const UserBuffer& from) {
   return -EFAULT;
 }
 
+namespace {
+
+// An aligned word in the page of `at`, and if there is one in [first, last]: the bytes beside a small range
+// are another's.
+std::uint64_t word_within(std::uint64_t at, std::uint64_t first, std::uint64_t last) {
+  const std::uint64_t up = (at + 7) & ~std::uint64_t{7};
+  const bool same_page = up / system::kPageSize == at / system::kPageSize;
+  return same_page && up >= first && up + 7 <= last ? up : at & ~std::uint64_t{7};
+}
+
+}  // namespace
+
 int check_range(std::uint64_t address, std::uint64_t size, Use use) {
   if (size == 0) return 0;
   if (address + size < address) return -EINVAL;
@@ -77,7 +89,8 @@ int check_range(std::uint64_t address, std::uint64_t size, Use use) {
   const std::uint64_t length = (last_byte & page_mask) - first + system::kPageSize;
   if (system::is_mapped(pointer(first), length) != 0) return -EFAULT;
   // The mapping is there; its rights show at the ends. What lies between fails when the device gets there.
-  for (const std::uint64_t at : {address & ~std::uint64_t{7}, last_byte & ~std::uint64_t{7}}) {
+  for (const std::uint64_t at : {word_within(address, address, last_byte),
+                                 word_within(std::max(address, last_byte & page_mask), address, last_byte)}) {
     std::uint64_t value = 0;
     const bool reachable = use == Use::Write ? nic::guarded_fetch_add64(pointer(at), 0, value)
                                              : nic::guarded_load64(pointer(at), value);

@@ -24,6 +24,8 @@ struct Files {
 
 // Files are never freed: they are looked at until the very end of the process.
 constinit std::atomic<Files*> files{nullptr};
+// Those that are no longer shown; a leak checker would take them for lost.
+constinit std::atomic<Files*> removed_files{nullptr};
 constinit std::atomic<bool> no_device{false};
 constinit std::mutex making;
 constinit thread_local bool making_here = false;
@@ -90,6 +92,7 @@ void remove_device_files() {
   no_device = true;
   internal::tree.store(nullptr, std::memory_order_release);
   files.store(nullptr, std::memory_order_release);
+  removed_files.store(made, std::memory_order_release);
   made->directory.remove();
 }
 
@@ -103,7 +106,10 @@ void device_files_after_fork_in_parent() {
 
 void device_files_after_fork_in_child() {
   internal::tree = nullptr;
-  if (Files* inherited = files.exchange(nullptr)) inherited->directory.forget();
+  if (Files* inherited = files.exchange(nullptr)) {
+    inherited->directory.forget();
+    removed_files = inherited;
+  }
   no_device = false;
   making.unlock();
 }
