@@ -62,6 +62,7 @@ Chip::~Chip() {
 
 Chip::Work Chip::round(TimePoint now) {
   Work work;
+  awaiting_ = nullptr;
   const bool seen_before = std::exchange(doorbells_seen_, false);
   work.doorbells = ring_doorbells() || seen_before;
   look_at_some();
@@ -72,7 +73,8 @@ Chip::Work Chip::round(TimePoint now) {
   settle();
   link_->flush();
   if (!active_.empty()) work.other = true;
-  work.awaiting = std::exchange(awaiting_, false);
+  // Asked at the end: the answer may have come in the same round.
+  work.awaiting = awaiting_ != nullptr && awaiting_->transport().deadline() != TimePoint::max();
   return work;
 }
 
@@ -126,7 +128,7 @@ bool Chip::run_active(TimePoint now) {
     active_.pop_front();
     qp.scheduled = false;
     if (qp.transport().transmit(kTransmitBudget, now)) schedule(qp);
-    awaiting_ |= qp.transport().deadline() != TimePoint::max();
+    if (qp.transport().deadline() != TimePoint::max()) awaiting_ = &qp;
     watch_deadline(qp);
   }
   if (count != 0) link_->flush();

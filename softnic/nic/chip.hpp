@@ -111,9 +111,9 @@ class Chip {
   std::deque<QueuePair*> active_;
   std::vector<QueuePair*> all_;
   std::size_t look_next_ = 0;
-  bool records_unknown_ = false;  // a doorbell was seen since all records were last looked at
-  bool awaiting_ = false;
-  bool doorbells_seen_ = false;  // outside of a round
+  bool records_unknown_ = false;   // a doorbell was seen since all records were last looked at
+  QueuePair* awaiting_ = nullptr;  // in this round: it sent what is to be answered
+  bool doorbells_seen_ = false;    // outside of a round
   Timers timers_;
   std::uint64_t packets_dropped_ = 0;
 };

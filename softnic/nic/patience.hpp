@@ -30,6 +30,11 @@ class Patience {
 
   void worked(const Chip::Work& work, Clock::time_point now) {
     if (idle_) learn(work, now);
+    if (rested_ && awaiting_ && work.doorbells && now - since_ > kLongAnswer) {
+      impatient_ = kImpatience;
+    } else if (impatient_ != 0) {
+      --impatient_;
+    }
     idle_ = rested_ = false;
     kind_ = work.packets ? kAfterPackets : kAfterSending;
     awaiting_ = work.awaiting;
@@ -47,8 +52,9 @@ class Patience {
   }
   Clock::duration idle(Clock::time_point now) const { return idle_ ? now - since_ : Clock::duration::zero(); }
 
-  // Something that was sent is to be answered by a packet.
-  bool awaits_packet() const { return awaiting_; }
+  // Something that was sent is to be answered by a packet, and doorbells can wait for that: not where answers
+  // take long and programs rang meanwhile.
+  bool awaits_packet() const { return awaiting_ && impatient_ == 0; }
 
  private:
   enum Kind : std::size_t { kAfterPackets, kAfterSending, kKinds };
@@ -76,6 +82,7 @@ class Patience {
   bool idle_ = false;
   bool rested_ = false;
   unsigned failures_ = 0;
+  unsigned impatient_ = 0;
   bool awaiting_ = false;
   Kind kind_ = kAfterSending;
   Clock::time_point since_{};

@@ -27,6 +27,8 @@ inline constexpr std::chrono::microseconds kLongestDrowsyNap{100};
 // may then be late, up to the scheduler's next tick: a timer earlier than that has to be programmed, which
 // costs two exits of a virtual machine, several microseconds.
 inline constexpr std::chrono::microseconds kAnswerNap{1000};
+inline constexpr std::chrono::microseconds kLongAnswer{100};  // a doorbell that had to wait longer ends that…
+inline constexpr unsigned kImpatience = 64;                   // …for so many times
 inline constexpr std::chrono::nanoseconds kCoarse = std::chrono::milliseconds(4);
 inline constexpr std::chrono::nanoseconds kFine{1};
 // Without userfaultfd there is no sleep, and naps grow up to this.
