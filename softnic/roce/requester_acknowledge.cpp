@@ -196,7 +196,9 @@ void Requester::rnr_nak(Psn psn, std::uint8_t timer, TimePoint now) {
     --rnr_left_;
   }
   rewind();
-  went_back_ = false;  // nothing was lost
+  // The packet arrived, so nothing is lost: what the wait costs in losses is counted from here.
+  went_back_ = false;
+  retries_left_ = retry_limit_;
   rnr_waiting_ = true;
   rnr_until_ = now + rnr_delay(timer);
   stop_timers();

@@ -445,6 +445,22 @@ TEST_F(Requesting, SevenRnrRetriesMeansForEver) {
   EXPECT_THAT(host.completions, IsEmpty());
 }
 
+// A receiver that is not ready for long, on a network that loses a packet now and then: each RNR NAK shows that the
+// connection lives, so losses do not add up to retries exceeded.
+TEST_F(Requesting, LossesBetweenRnrNaksAreNoRetriesInARow) {
+  connect({.retry_count = 2, .rnr_retry = 7});
+  host.post(make(Operation::Send, 1), 0);
+  host.post(make(Operation::Send, 1), 0);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(sends().size(), 2U);
+    receive_nak(5, NakCode::SequenceError);  // the first was lost
+    EXPECT_EQ(sends().size(), 2U);
+    receive_rnr(5, 1);
+    now += 10us;
+  }
+  EXPECT_THAT(host.completions, IsEmpty());
+}
+
 TEST_F(Requesting, RnrRetriesAreCounted) {
   connect({.rnr_retry = 2});
   host.post(make(Operation::Send, 1), 0);
