@@ -445,8 +445,8 @@ TEST_F(Requesting, SevenRnrRetriesMeansForEver) {
   EXPECT_THAT(host.completions, IsEmpty());
 }
 
-// A receiver that is not ready for long, on a network that loses a packet now and then: each RNR NAK shows that the
-// connection lives, so losses do not add up to retries exceeded.
+// A receiver that is not ready for long, on a network that loses a packet now and then: each RNR NAK shows
+// that the connection lives, so losses do not add up to retries exceeded.
 TEST_F(Requesting, LossesBetweenRnrNaksAreNoRetriesInARow) {
   connect({.retry_count = 2, .rnr_retry = 7});
   host.post(make(Operation::Send, 1), 0);
