@@ -47,10 +47,16 @@ def main() -> int:
     parser.add_argument("--run-options", default="")
     parser.add_argument("--port-flag", default="-p")
     parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--huge-pages", type=int, default=0, help="skip (77) when the machine has fewer free ones")
     parser.add_argument("--expect", action="append", default=[])
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    with open("/proc/meminfo") as meminfo:
+        free = next((int(line.split()[1]) for line in meminfo if line.startswith("HugePages_Free")), 0)
+    if free < options.huge_pages:
+        print(f"skipped: {options.huge_pages} free huge pages are needed and there are {free} (vm.nr_hugepages)")
+        return 77
     port = free_port()
     base = [options.qpair, "run", *shlex.split(options.run_options), "--", *command, options.port_flag, str(port)]
     deadline = time.monotonic() + options.timeout

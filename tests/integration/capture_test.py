@@ -10,7 +10,7 @@ import tempfile
 
 def tshark(capture, *arguments):
     # Payload that happens to start like an Ethernet type is not taken for a frame.
-    command = ["tshark", "--disable-heuristic", "eth_over_ib", "-r", capture, *arguments]
+    command = ["tshark", "--disable-heuristic", "eth_over_ib", "--disable-protocol", "rpcordma", "-r", capture, *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     if result.returncode != 0:
         sys.exit(f"tshark failed: {result.stderr}")
