@@ -22,9 +22,10 @@ enum class CqeOpcode : std::uint8_t {  // high 4 bits of op_own
 };
 
 inline constexpr std::uint8_t kCqeOwnerMask = 1;
-inline constexpr std::uint8_t kCqeSolicited = 1U << 1;   // op_own bit 1
-inline constexpr std::uint8_t kInlineScatter32 = 0x4;    // op_own bits 3:2: data lies in the CQE's first 32 bytes
-inline constexpr std::uint8_t kInlineScatter64 = 0x8;    // …in the 64 bytes before a 128-byte CQE's second half
+inline constexpr std::uint8_t kCqeSolicited = 1U << 1;  // op_own bit 1
+inline constexpr std::uint8_t kInlineScatter32 =
+    0x4;  // op_own bits 3:2: data lies in the CQE's first 32 bytes
+inline constexpr std::uint8_t kInlineScatter64 = 0x8;  // …in the 64 bytes before a 128-byte CQE's second half
 
 enum class Syndrome : std::uint8_t {
   LocalLength = 0x01,
@@ -53,17 +54,17 @@ struct Cqe64 {
   std::uint8_t hds_ip_ext;
   std::uint8_t l4_hdr_type_etc;
   be16 vlan_info;
-  be32 srqn_uidx;         // user index of the queue pair (CQE version 1)
+  be32 srqn_uidx;  // user index of the queue pair (CQE version 1)
   be32 imm_inval_pkey;
   std::uint8_t app;
   std::uint8_t app_op;
   be16 app_info;
   be32 byte_cnt;
   be64 timestamp;
-  be32 sop_drop_qpn;      // send: opcode 31:24, QPN 23:0
+  be32 sop_drop_qpn;  // send: opcode 31:24, QPN 23:0
   be16 wqe_counter;
   std::uint8_t signature;
-  std::uint8_t op_own;    // opcode 7:4, format 3:2, solicited 1, owner 0
+  std::uint8_t op_own;  // opcode 7:4, format 3:2, solicited 1, owner 0
 };
 static_assert(sizeof(Cqe64) == 64);
 static_assert(offsetof(Cqe64, srqn_uidx) == 32 && offsetof(Cqe64, byte_cnt) == 44);
@@ -75,12 +76,13 @@ struct ErrorCqe {
   std::uint8_t reserved1[18];
   std::uint8_t vendor_err;
   Syndrome syndrome;
-  be32 wqe_opcode_qpn;    // opcode 31:24, QPN 23:0
+  be32 wqe_opcode_qpn;  // opcode 31:24, QPN 23:0
   be16 wqe_counter;
   std::uint8_t signature;
   std::uint8_t op_own;
 };
-static_assert(sizeof(ErrorCqe) == 64 && offsetof(ErrorCqe, vendor_err) == 54 && offsetof(ErrorCqe, op_own) == 63);
+static_assert(sizeof(ErrorCqe) == 64 && offsetof(ErrorCqe, vendor_err) == 54 &&
+              offsetof(ErrorCqe, op_own) == 63);
 
 QPAIR_HOST_DEVICE constexpr CqeOpcode cqe_opcode(std::uint8_t op_own) {
   return static_cast<CqeOpcode>(op_own >> 4);

@@ -12,7 +12,9 @@
 
 namespace qpair::mlx5 {
 
-QPAIR_HOST_DEVICE constexpr std::uint8_t byte_swap(std::uint8_t v) { return v; }
+QPAIR_HOST_DEVICE constexpr std::uint8_t byte_swap(std::uint8_t v) {
+  return v;
+}
 QPAIR_HOST_DEVICE constexpr std::uint16_t byte_swap(std::uint16_t v) {
   return static_cast<std::uint16_t>((v << 8) | (v >> 8));
 }

@@ -9,11 +9,11 @@
 
 namespace qpair::mlx5 {
 
-inline constexpr std::uint32_t kBasicBlockSize = 64;   // a send WQE takes whole basic blocks of the ring
+inline constexpr std::uint32_t kBasicBlockSize = 64;  // a send WQE takes whole basic blocks of the ring
 inline constexpr std::uint32_t kBasicBlockShift = 6;
-inline constexpr std::uint32_t kSegmentSize = 16;      // the unit of the control segment's ds field
-inline constexpr std::uint32_t kMaxSegments = 63;      // ds is 6 bits
-inline constexpr std::uint32_t kInvalidLkey = 0x100;   // ends a receive WQE's scatter list early
+inline constexpr std::uint32_t kSegmentSize = 16;          // the unit of the control segment's ds field
+inline constexpr std::uint32_t kMaxSegments = 63;          // ds is 6 bits
+inline constexpr std::uint32_t kInvalidLkey = 0x100;       // ends a receive WQE's scatter list early
 inline constexpr std::uint32_t kInlineFlag = 0x80000000U;  // top bit of an inline segment's byte count
 
 enum class Opcode : std::uint8_t {
@@ -34,9 +34,9 @@ enum class Opcode : std::uint8_t {
 
 // Bits of ControlSegment::fm_ce_se.
 inline constexpr std::uint8_t kSolicited = 1U << 1;
-inline constexpr std::uint8_t kCqUpdate = 2U << 2;         // write a CQE on success
+inline constexpr std::uint8_t kCqUpdate = 2U << 2;  // write a CQE on success
 inline constexpr std::uint8_t kSmallFence = 1U << 5;
-inline constexpr std::uint8_t kFence = 4U << 5;            // wait for earlier reads and atomics
+inline constexpr std::uint8_t kFence = 4U << 5;  // wait for earlier reads and atomics
 
 struct ControlSegment {
   be32 opmod_idx_opcode;  // opmod 31:24, WQE index 23:8, opcode 7:0
@@ -44,7 +44,7 @@ struct ControlSegment {
   std::uint8_t signature;
   std::uint8_t dci_stream[2];
   std::uint8_t fm_ce_se;
-  be32 imm;               // immediate (as the program gave it: already in network order) or key to invalidate
+  be32 imm;  // immediate (as the program gave it: already in network order) or key to invalidate
 };
 static_assert(sizeof(ControlSegment) == 16 && offsetof(ControlSegment, fm_ce_se) == 11);
 
