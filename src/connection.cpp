@@ -77,12 +77,11 @@ Result<void> QueuePairState::connect(const RdmaQpInfo& peer) {
                                                           "again, then connect()",
                                                           qp_->qp_num)));
   }
-  if (const Result<void> valid = check_peer(peer); !valid) return valid;
+  if (Result<void> valid = check_peer(peer); !valid) return valid;
   const ibv_mtu mtu = std::min({peer.path_mtu, *config_.path_mtu, limits_.port.active_mtu});
-  const Result<void> connected =
-      to_init().and_then([&] { return to_ready_to_receive(peer, mtu); }).and_then([&] {
-        return to_ready_to_send(peer);
-      });
+  Result<void> connected = to_init().and_then([&] { return to_ready_to_receive(peer, mtu); }).and_then([&] {
+    return to_ready_to_send(peer);
+  });
   if (connected) {
     peer_ = peer;
     return {};
@@ -146,7 +145,7 @@ Result<void> QueuePairState::to_init() {
   attributes.port_num = config_.port_num;
   attributes.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   if (limits_.device.atomic_cap != IBV_ATOMIC_NONE) attributes.qp_access_flags |= IBV_ACCESS_REMOTE_ATOMIC;
-  const Result<void> done =
+  Result<void> done =
       modify(attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "RESET → INIT",
              fmt::format("port_num {}, pkey_index {}, qp_access_flags {:#x}", config_.port_num,
                          config_.pkey_index, attributes.qp_access_flags));
@@ -191,7 +190,7 @@ Result<void> QueuePairState::to_ready_to_send(const RdmaQpInfo& peer) {
   attributes.rnr_retry = config_.rnr_retry;
   // More than the peer can serve would be refused there, request by request.
   attributes.max_rd_atomic = std::min(*config_.max_rd_atomic, peer.max_dest_rd_atomic);
-  const Result<void> done =
+  Result<void> done =
       modify(attributes,
              IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                  IBV_QP_MAX_QP_RD_ATOMIC,

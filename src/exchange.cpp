@@ -132,7 +132,7 @@ class Exchange {
       }
       (in_header ? header_bytes_ : body_bytes_) += static_cast<std::size_t>(count);
       if (in_header && header_bytes_ == sizeof header_) {
-        if (const Result<void> valid = check_header(); !valid) return valid;
+        if (Result<void> valid = check_header(); !valid) return valid;
         body_.resize(header_.length);
       }
       if (complete() && check_of(body_) != header_.check) {

@@ -101,7 +101,7 @@ Result<void> QueuePairState::resolve_config() {
           ErrorCode::system, fmt::format("cannot query port {} of {}", config_.port_num, name), failure));
     }
   }
-  if (const Result<void> valid = validate(config_, limits_); !valid) return valid;
+  if (Result<void> valid = validate(config_, limits_); !valid) return valid;
   if (mlx5_ && config_.max_inline_data > kMlx5MaxInline) {
     return tl::unexpected(Error::make(ErrorCode::invalid_argument,
                                       fmt::format("max_inline_data is {}; an mlx5 device allows 0 to {}",
