@@ -71,6 +71,7 @@ class Requester {
   // ---- acknowledgments
   bool is_outstanding(Psn psn) const { return psn.is_within(una_, sent_); }
   Settled settle(Psn end, TimePoint now);
+  bool is_awaited(Psn psn, TimePoint now);
   bool advance(std::uint32_t packets, TimePoint now);
   void response_missing(Psn seen, bool by_response, TimePoint now);
   void sequence_nak(Psn expected, TimePoint now);

@@ -86,19 +86,26 @@ bool Requester::advance(std::uint32_t packets, TimePoint now) {
   return connection_.requests();
 }
 
-void Requester::read_response(const Packet& packet, TimePoint now) {
-  const Psn psn = packet.sequence();
-  if (!is_outstanding(psn)) return;
+// A response acknowledges everything before it. Whether it is the one that is awaited now, for the request at
+// the front.
+bool Requester::is_awaited(Psn psn, TimePoint now) {
+  if (!is_outstanding(psn)) return false;
   switch (settle(psn, now)) {
     case Settled::Yes:
-      break;
+      return una_ == psn;
     case Settled::ResponseMissing:
-      if (una_ != psn) return response_missing(psn, true, now);
-      break;
+      if (una_ == psn) return true;
+      response_missing(psn, true, now);
+      return false;
     case Settled::Gone:
-      return;
+      break;
   }
-  if (una_ != psn || !ring_.front().is_read()) return;
+  return false;
+}
+
+void Requester::read_response(const Packet& packet, TimePoint now) {
+  const Psn psn = packet.sequence();
+  if (!is_awaited(psn, now) || !ring_.front().is_read()) return;
   const Outstanding& read = ring_.front();
   const std::uint64_t offset =
       std::uint64_t{(psn.value() - read.first.value()) & Psn::kMask} * connection_.mtu;
@@ -118,18 +125,7 @@ void Requester::read_response(const Packet& packet, TimePoint now) {
 }
 
 void Requester::atomic_response(const Packet& packet, TimePoint now) {
-  const Psn psn = packet.sequence();
-  if (!is_outstanding(psn)) return;
-  switch (settle(psn, now)) {
-    case Settled::Yes:
-      break;
-    case Settled::ResponseMissing:
-      if (una_ != psn) return response_missing(psn, true, now);
-      break;
-    case Settled::Gone:
-      return;
-  }
-  if (una_ != psn || !ring_.front().is_atomic()) return;
+  if (!is_awaited(packet.sequence(), now) || !ring_.front().is_atomic()) return;
   const std::uint64_t original = packet.atomic_original();
   const auto bytes = std::as_bytes(std::span(&original, 1));
   if (Check stored = host_.scatter(ring_.front().request, 0, bytes); !stored) {

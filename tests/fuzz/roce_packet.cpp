@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "softnic/roce/rc_queue_pair.hpp"
+#include "tests/fuzz/input.hpp"
 
 namespace {
 
@@ -16,36 +17,8 @@ using namespace qpair;
 using namespace qpair::softnic;
 using namespace qpair::softnic::roce;
 
-void require(bool holds) {
-  if (!holds) std::abort();
-}
-
-class Input {
- public:
-  Input(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
-  bool empty() const { return size_ == 0; }
-  std::uint8_t byte() {
-    if (size_ == 0) return 0;
-    --size_;
-    return *data_++;
-  }
-  std::uint32_t word() {
-    std::uint32_t value = byte();
-    return (value << 8) | byte();
-  }
-  std::vector<std::byte> bytes(std::size_t count) {
-    count = std::min(count, size_);
-    std::vector<std::byte> result(count);
-    if (count != 0) std::memcpy(result.data(), data_, count);
-    data_ += count;
-    size_ -= count;
-    return result;
-  }
-
- private:
-  const std::uint8_t* data_;
-  std::size_t size_;
-};
+using qpair::fuzz::Input;
+using qpair::fuzz::require;
 
 constexpr std::uint64_t kMemory = 64 * 1024;
 constexpr std::uint32_t kKey = 7;

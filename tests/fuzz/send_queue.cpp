@@ -16,6 +16,7 @@
 #include "softnic/nic/chip.hpp"
 #include "softnic/nic/guarded_memory.hpp"
 #include "softnic/wire/loopback_link.hpp"
+#include "tests/fuzz/input.hpp"
 
 namespace {
 
@@ -23,31 +24,8 @@ using namespace qpair;
 using namespace qpair::softnic;
 using namespace qpair::softnic::nic;
 
-void require(bool holds) {
-  if (!holds) std::abort();
-}
-
-class Input {
- public:
-  Input(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
-  bool empty() const { return size_ == 0; }
-  std::uint8_t byte() {
-    if (size_ == 0) return 0;
-    --size_;
-    return *data_++;
-  }
-  std::uint32_t word() {
-    const std::uint32_t high = byte();
-    return (high << 8) | byte();
-  }
-  void bytes(std::byte* to, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) to[i] = std::byte{byte()};
-  }
-
- private:
-  const std::uint8_t* data_;
-  std::size_t size_;
-};
+using qpair::fuzz::Input;
+using qpair::fuzz::require;
 
 class NoEvents final : public EventSink {
   void completion(Cqn) override {}
