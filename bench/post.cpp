@@ -1,299 +1,330 @@
-// What posting costs: batches of 64 RDMA writes of 8 bytes, each with one doorbell, through qpair, through
-// ibv_wr_* and through ibv_post_send(), on queue pairs of the same size on the same device, in one run. Only
-// the posting is timed; between batches the completions are taken. The counter "ns_per_op" is the time of one
-// operation; at the end the ratios are printed, from the medians of all repetitions.
+// What posting and polling cost the thread that does it: RDMA writes of 8 bytes through qpair, through
+// ibv_wr_* and through ibv_post_send(), on queue pairs of the same size on the same device, in one run.
 //
 //   qpair run -- build/bin/bench-post        (or on a machine with an mlx5 device: build/bin/bench-post)
+//
+// Each measurement is of 256 operations, after one untimed operation that wakes the NIC: a real one is always
+// awake, while an emulated one stops the program at the first doorbell after a rest, for microseconds. The
+// process keeps to one processor, so that an emulated NIC runs when the program waits for it, and not at the
+// same time on the same cache lines. The counter "ns_per_op" is the median of all measurements of one
+// repetition; the repetitions of all benchmarks are shuffled; the ratios at the end are of the medians of all
+// repetitions.
+//
+//   bench-post --operations NAME BATCH       runs one of them a few times, for a profiler
+//   (bench/instructions.py)
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
+#include <sched.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <map>
+#include <cstring>
 #include <string>
-#include <thread>
-#include <vector>
+#include <string_view>
 
-#include "qpair/qpair.hpp"
+#include "bench/post_fixture.hpp"
+#include "bench/ratios.hpp"
 
+namespace qpair::bench {
 namespace {
 
-using qpair::IbverbsConfig;
-using qpair::MemoryRegion;
-using qpair::RdmaBuffer;
-using qpair::RdmaDomain;
-using qpair::RdmaQpInfo;
-using qpair::RdmaQueuePair;
-using qpair::Result;
+constexpr std::size_t kOperations = 256;  // in one measurement
+constexpr std::size_t kMostAtOnce = 64;
+constexpr std::size_t kWarmUp = 64;  // before it, so that code and data are where they are in a busy program
 
-constexpr std::size_t kBatch = 64;   // operations to a doorbell
-constexpr std::size_t kBatches = 4;  // timed together, so that reading the clock weighs nothing
-constexpr std::uint32_t kBytes = 8;
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result) {
-    fmt::print(stderr, "bench-post: {}\n", result.error());
-    std::exit(1);
-  }
-  if constexpr (!std::is_void_v<T>) return std::move(*result);
+[[noreturn]] void fail(const char* what) {
+  fmt::print(stderr, "bench-post: {} failed\n", what);
+  std::exit(1);
 }
 
-// An ordinary queue pair of libibverbs, of the size that qpair's has.
-struct VerbsQueuePair {
-  explicit VerbsQueuePair(const RdmaDomain& domain, const IbverbsConfig& config) {
-    cq = ibv_create_cq(domain.context(), 1024, nullptr, nullptr, 0);
-    ibv_qp_init_attr_ex attributes{};
-    attributes.send_cq = attributes.recv_cq = cq;
-    attributes.qp_type = IBV_QPT_RC;
-    attributes.cap = {config.max_send_wr, config.max_recv_wr, 1, 1, 0};
-    attributes.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    attributes.pd = domain.pd();
-    attributes.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE;
-    qp = ibv_create_qp_ex(domain.context(), &attributes);
-    if (cq == nullptr || qp == nullptr) {
-      fmt::print(stderr, "bench-post: cannot create a queue pair through libibverbs\n");
-      std::exit(1);
-    }
-  }
-  VerbsQueuePair(const VerbsQueuePair&) = delete;
-  VerbsQueuePair& operator=(const VerbsQueuePair&) = delete;
-  ~VerbsQueuePair() {
-    ibv_destroy_qp(qp);
-    ibv_destroy_cq(cq);
-  }
+void check(bool good, const char* what) {
+  if (!good) [[unlikely]]
+    fail(what);
+}
 
-  void connect(const RdmaQpInfo& peer, std::uint8_t gid_index) const {
-    ibv_qp_attr attributes{};
-    attributes.qp_state = IBV_QPS_INIT;
-    attributes.port_num = 1;
-    attributes.qp_access_flags = qpair::kAllRights;
-    modify(attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-    attributes.qp_state = IBV_QPS_RTR;
-    attributes.path_mtu = peer.path_mtu;
-    attributes.dest_qp_num = peer.qp_num;
-    attributes.rq_psn = peer.psn;
-    attributes.max_dest_rd_atomic = 16;
-    attributes.min_rnr_timer = 12;
-    attributes.ah_attr.port_num = 1;
-    attributes.ah_attr.dlid = peer.lid;
-    if (peer.gid) {
-      attributes.ah_attr.is_global = 1;
-      attributes.ah_attr.grh.dgid = peer.gid->to_ibv();
-      attributes.ah_attr.grh.sgid_index = gid_index;
-      attributes.ah_attr.grh.hop_limit = 64;
-    }
-    modify(attributes, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-    attributes.qp_state = IBV_QPS_RTS;
-    attributes.timeout = 14;
-    attributes.retry_cnt = attributes.rnr_retry = 7;
-    attributes.max_rd_atomic = 16;
-    modify(attributes, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                           IBV_QP_MAX_QP_RD_ATOMIC);
-  }
+// --- What is measured: `operations` operations, `batch` to a doorbell or to a poll. Not inlined, so that a
+// profiler can tell them by name. ---
 
-  void take_completions() const {
-    for (std::size_t taken = 0; taken != 1 + kBatches * kBatch;) {
-      ibv_wc wc[kBatch];
-      const int count = ibv_poll_cq(cq, kBatch, wc);
-      if (count == 0) std::this_thread::yield();
-      for (int i = 0; i < count; ++i) {
-        if (wc[i].status != IBV_WC_SUCCESS) std::exit(1);
+[[gnu::noinline]] void measured_enqueue_put(Fixture& f, std::size_t batch, std::size_t operations) {
+  for (std::size_t done = 0; done != operations; done += batch) {
+    for (std::size_t i = 0; i != batch; ++i) {
+      check(f.qp.enqueue_put(f.puts[i].l, f.puts[i].r).has_value(), "enqueue_put");
+    }
+    check(f.qp.ring_doorbell().has_value(), "ring_doorbell");
+  }
+}
+
+[[gnu::noinline]] void measured_enqueue_puts(Fixture& f, std::size_t batch, std::size_t operations) {
+  const std::span<const Put> puts(f.puts.data(), batch);
+  for (std::size_t done = 0; done != operations; done += batch) {
+    check(f.qp.enqueue_puts(puts).has_value(), "enqueue_puts");
+    check(f.qp.ring_doorbell().has_value(), "ring_doorbell");
+  }
+}
+
+[[gnu::noinline]] void measured_put(Fixture& f, std::size_t, std::size_t operations) {
+  for (std::size_t done = 0; done != operations; ++done) {
+    const Put& put = f.puts[done % Fixture::kPuts];
+    check(f.qp.put(put.l, put.r).has_value(), "put");
+  }
+}
+
+// All but the last of each batch, so that there is something to wait for.
+[[gnu::noinline]] void measured_unsignaled(Fixture& f, std::size_t batch, std::size_t operations) {
+  for (std::size_t done = 0; done != operations; done += batch) {
+    for (std::size_t i = 0; i + 1 != batch; ++i) {
+      check(f.qp.enqueue_put(f.puts[i].l, f.puts[i].r, Signal::No).has_value(), "enqueue_put");
+    }
+    check(f.qp.put(f.puts[batch - 1].l, f.puts[batch - 1].r).has_value(), "put");
+  }
+}
+
+[[gnu::noinline]] void measured_inline(Fixture& f, std::size_t batch, std::size_t operations) {
+  for (std::size_t done = 0; done != operations; done += batch) {
+    for (std::size_t i = 0; i != batch; ++i) {
+      check(f.qp.enqueue_put_inline({f.memory.data() + i * Fixture::kBytes, Fixture::kBytes}, f.puts[i].r)
+                .has_value(),
+            "enqueue_put_inline");
+    }
+    check(f.qp.ring_doorbell().has_value(), "ring_doorbell");
+  }
+}
+
+enum class Kind { Plain, Unsignaled, Inline };
+
+template <Kind kKind>
+void post_through_ibv_wr(Fixture& f, std::size_t batch, std::size_t operations) {
+  ibv_qp_ex* const qp = ibv_qp_to_qp_ex(f.verbs.qp);
+  for (std::size_t done = 0; done != operations; done += batch) {
+    ibv_wr_start(qp);
+    for (std::size_t i = 0; i != batch; ++i) {
+      const Put& put = f.puts[i];
+      qp->wr_id = i;
+      qp->wr_flags = kKind == Kind::Unsignaled && i + 1 != batch ? 0 : IBV_SEND_SIGNALED;
+      ibv_wr_rdma_write(qp, put.r.rkey, put.r.addr);
+      if constexpr (kKind == Kind::Inline) {
+        ibv_wr_set_inline_data(qp, f.memory.data() + i * Fixture::kBytes, Fixture::kBytes);
+      } else {
+        ibv_wr_set_sge(qp, put.l.lkey, put.l.addr, static_cast<std::uint32_t>(put.l.size));
       }
-      taken += static_cast<std::size_t>(std::max(count, 0));
     }
+    check(ibv_wr_complete(qp) == 0, "ibv_wr_complete");
   }
+}
+[[gnu::noinline]] void measured_ibv_wr(Fixture& f, std::size_t batch, std::size_t operations) {
+  post_through_ibv_wr<Kind::Plain>(f, batch, operations);
+}
+[[gnu::noinline]] void measured_ibv_wr_unsignaled(Fixture& f, std::size_t batch, std::size_t operations) {
+  post_through_ibv_wr<Kind::Unsignaled>(f, batch, operations);
+}
+[[gnu::noinline]] void measured_ibv_wr_inline(Fixture& f, std::size_t batch, std::size_t operations) {
+  post_through_ibv_wr<Kind::Inline>(f, batch, operations);
+}
 
-  ibv_cq* cq = nullptr;
-  ibv_qp* qp = nullptr;
+ibv_send_wr request_of(const Put& put, ibv_sge& piece) {
+  piece = {put.l.addr, static_cast<std::uint32_t>(put.l.size), put.l.lkey};
+  ibv_send_wr request{};
+  request.sg_list = &piece;
+  request.num_sge = 1;
+  request.opcode = IBV_WR_RDMA_WRITE;
+  request.send_flags = IBV_SEND_SIGNALED;
+  request.wr.rdma.remote_addr = put.r.addr;
+  request.wr.rdma.rkey = put.r.rkey;
+  return request;
+}
 
- private:
-  void modify(ibv_qp_attr& attributes, int mask) const {
-    if (const int failure = ibv_modify_qp(qp, &attributes, mask); failure != 0) {
-      fmt::print(stderr, "bench-post: ibv_modify_qp: errno {}\n", failure);
-      std::exit(1);
+// One by one, each with its own doorbell, as most programs call it.
+[[gnu::noinline]] void measured_ibv_post_send(Fixture& f, std::size_t, std::size_t operations) {
+  ibv_send_wr* bad = nullptr;
+  for (std::size_t done = 0; done != operations; ++done) {
+    ibv_sge piece;
+    ibv_send_wr request = request_of(f.puts[done % Fixture::kPuts], piece);
+    check(ibv_post_send(f.verbs.qp, &request, &bad) == 0, "ibv_post_send");
+  }
+}
+
+[[gnu::noinline]] void measured_ibv_post_send_list(Fixture& f, std::size_t batch, std::size_t operations) {
+  ibv_send_wr requests[kMostAtOnce];
+  ibv_sge pieces[kMostAtOnce];
+  ibv_send_wr* bad = nullptr;
+  for (std::size_t done = 0; done != operations; done += batch) {
+    for (std::size_t i = 0; i != batch; ++i) {
+      requests[i] = request_of(f.puts[i], pieces[i]);
+      requests[i].next = i + 1 == batch ? nullptr : &requests[i + 1];
     }
+    check(ibv_post_send(f.verbs.qp, requests, &bad) == 0, "ibv_post_send");
   }
+}
+
+[[gnu::noinline]] void measured_poll_send_completion(Fixture& f, std::size_t, std::size_t operations) {
+  for (std::size_t done = 0; done != operations; ++done) {
+    const auto wc = f.qp.poll_send_completion();
+    check(wc && *wc && (*wc)->is_valid(), "poll_send_completion");
+  }
+}
+
+[[gnu::noinline]] void measured_poll_completions(Fixture& f, std::size_t batch, std::size_t operations) {
+  static IbvWc wcs[kMostAtOnce];
+  for (std::size_t done = 0; done != operations; done += batch) {
+    const auto count = f.qp.poll_completions(PollTarget::Send, {wcs, batch});
+    check(count && *count == batch && wcs[batch - 1].is_valid(), "poll_completions");
+  }
+}
+
+[[gnu::noinline]] void measured_ibv_poll_cq(Fixture& f, std::size_t batch, std::size_t operations) {
+  static ibv_wc wcs[kMostAtOnce];
+  for (std::size_t done = 0; done != operations; done += batch) {
+    check(ibv_poll_cq(f.verbs.cq, static_cast<int>(batch), wcs) == static_cast<int>(batch) &&
+              wcs[batch - 1].status == IBV_WC_SUCCESS,
+          "ibv_poll_cq");
+  }
+}
+
+// --- Around it ---
+
+void take_qpair(Fixture& f, std::size_t count) {
+  wait_for_cqes(*f.qp.dv_send_cq(), count);
+  IbvWc wcs[kMostAtOnce];
+  for (std::size_t left = count; left != 0;) {
+    const std::size_t taken =
+        must(f.qp.poll_completions(PollTarget::Send, {wcs, std::min(left, kMostAtOnce)}));
+    for (std::size_t i = 0; i != taken; ++i) check(wcs[i].is_valid(), "an operation");
+    left -= taken;
+  }
+}
+
+void take_verbs(Fixture& f, std::size_t count) {
+  wait_for_cqes(f.verbs_cq, count);
+  ibv_wc wcs[kMostAtOnce];
+  for (std::size_t left = count; left != 0;) {
+    const int taken = ibv_poll_cq(f.verbs.cq, static_cast<int>(std::min(left, kMostAtOnce)), wcs);
+    check(taken >= 0, "ibv_poll_cq");
+    for (int i = 0; i != taken; ++i) check(wcs[i].status == IBV_WC_SUCCESS, "an operation");
+    left -= static_cast<std::size_t>(taken);
+  }
+}
+
+enum class Side { Qpair, Verbs };
+enum class What { Post, PostUnsignaled, Poll };
+
+struct Contender {
+  const char* name;
+  Side side;
+  What what;
+  void (*measured)(Fixture&, std::size_t batch, std::size_t operations);
+  std::vector<std::size_t> batches;
 };
 
-struct Bench {
-  Bench()
-      : domain(must(RdmaDomain::create())),
-        memory(must(domain.allocate(1 << 16))),
-        qp(must(RdmaQueuePair::create(domain, config))),
-        qp_peer(must(RdmaQueuePair::create(domain, config))),
-        verbs(domain, config),
-        verbs_peer(must(RdmaQueuePair::create(domain, config))) {
-    const RdmaQpInfo info = must(qp.get_qp_info());
-    must(qp.connect(must(qp_peer.get_qp_info())));
-    must(qp_peer.connect(info));
-    verbs.connect(must(verbs_peer.get_qp_info()), qp.config().gid_index.value_or(0));
-    RdmaQpInfo of_verbs = info;
-    of_verbs.qp_num = verbs.qp->qp_num;
-    of_verbs.psn = 0;
-    must(verbs_peer.connect(of_verbs));
-    for (std::size_t i = 0; i != kBatch; ++i) {
-      local.push_back(must(memory.slice(i * kBytes, kBytes)));
-      remote.push_back(must(memory.slice(32768 + i * kBytes, kBytes)));
-    }
-  }
+const std::vector<Contender>& contenders() {
+  static const std::vector<Contender> all = {
+      {"enqueue_put", Side::Qpair, What::Post, measured_enqueue_put, {1, 16, 64}},
+      {"enqueue_puts", Side::Qpair, What::Post, measured_enqueue_puts, {1, 16, 64}},
+      {"ibv_wr", Side::Verbs, What::Post, measured_ibv_wr, {1, 16, 64}},
+      {"ibv_post_send_list", Side::Verbs, What::Post, measured_ibv_post_send_list, {16, 64}},
+      {"put", Side::Qpair, What::Post, measured_put, {1}},
+      {"ibv_post_send", Side::Verbs, What::Post, measured_ibv_post_send, {1}},
+      {"unsignaled", Side::Qpair, What::PostUnsignaled, measured_unsignaled, {64}},
+      {"ibv_wr_unsignaled", Side::Verbs, What::PostUnsignaled, measured_ibv_wr_unsignaled, {64}},
+      {"inline", Side::Qpair, What::Post, measured_inline, {64}},
+      {"ibv_wr_inline", Side::Verbs, What::Post, measured_ibv_wr_inline, {64}},
+      {"poll_send_completion", Side::Qpair, What::Poll, measured_poll_send_completion, {1}},
+      {"poll_completions", Side::Qpair, What::Poll, measured_poll_completions, {1, 16, 64}},
+      {"ibv_poll_cq", Side::Verbs, What::Poll, measured_ibv_poll_cq, {1, 16, 64}},
+  };
+  return all;
+}
 
-  IbverbsConfig config;
-  RdmaDomain domain;
-  MemoryRegion memory;
-  RdmaQueuePair qp;
-  RdmaQueuePair qp_peer;
-  VerbsQueuePair verbs;
-  RdmaQueuePair verbs_peer;
-  std::vector<RdmaBuffer> local;
-  std::vector<RdmaBuffer> remote;
-};
-
-Bench& bench() {
-  static Bench instance;
+Fixture& fixture() {
+  static Fixture instance;
   return instance;
 }
 
-// Times `post` alone, after one untimed operation that wakes the NIC: a real one is always awake, while an
-// emulated one stops the program at the first doorbell after a rest, for microseconds. What was posted is
-// completed, untimed, before the next round.
-template <typename Wake, typename Post, typename Complete>
-void run(benchmark::State& state, Wake wake, Post post, Complete complete) {
+// One measurement, in seconds.
+double measure(Fixture& f, const Contender& contender, std::size_t batch) {
   using Clock = std::chrono::steady_clock;
-  std::vector<double> batches;
+  const bool qpair = contender.side == Side::Qpair;
+  const auto complete = [&](std::size_t count) { qpair ? take_qpair(f, count) : take_verbs(f, count); };
+  // Wakes the NIC; each side has a doorbell page of its own.
+  (qpair ? measured_put : measured_ibv_wr)(f, 1, 1);
+  complete(1);
+  constexpr std::size_t kAll = kWarmUp + kOperations;
+  if (contender.what == What::Poll) {
+    (qpair ? measured_enqueue_put : measured_ibv_wr)(f, kMostAtOnce, kAll);
+    wait_for_cqes(qpair ? *f.qp.dv_send_cq() : f.verbs_cq, kAll);
+  }
+  contender.measured(f, batch, kWarmUp);
+  const auto begin = Clock::now();
+  contender.measured(f, batch, kOperations);
+  const std::chrono::duration<double> taken = Clock::now() - begin;
+  if (contender.what == What::Post) complete(kAll);
+  if (contender.what == What::PostUnsignaled) complete(kAll / batch);
+  return taken.count();
+}
+
+void run(benchmark::State& state, const Contender& contender, std::size_t batch) {
+  std::vector<double> times;
   for (auto unused : state) {
     static_cast<void>(unused);
-    wake();
-    const auto begin = Clock::now();
-    for (std::size_t batch = 0; batch != kBatches; ++batch) post();
-    const std::chrono::duration<double> taken = Clock::now() - begin;
-    state.SetIterationTime(taken.count());
-    batches.push_back(taken.count());
-    complete();
+    times.push_back(measure(fixture(), contender, batch));
+    state.SetIterationTime(times.back());
   }
-  // The mean counts the times that the scheduler took the processor away; the median does not.
-  std::nth_element(batches.begin(), batches.begin() + static_cast<std::ptrdiff_t>(batches.size() / 2),
-                   batches.end());
-  state.counters["ns_per_op"] = batches[batches.size() / 2] / (kBatches * kBatch) * 1e9;
+  report(state, times, kOperations);
 }
 
-void take_qpair_completions() {
-  static std::vector<qpair::IbvWc> wcs(kBatch);
-  for (std::size_t taken = 0; taken != 1 + kBatches * kBatch;) {
-    const std::size_t count = must(bench().qp.poll_completions(qpair::PollTarget::Send, wcs));
-    if (count == 0) std::this_thread::yield();
-    for (std::size_t i = 0; i != count; ++i) {
-      if (!wcs[i].is_valid()) std::exit(1);
-    }
-    taken += count;
-  }
-}
-
-void qpair_enqueue(benchmark::State& state) {
-  Bench& b = bench();
-  run(
-      state,
-      [&b] {
-        if (!b.qp.put(b.local[0], b.remote[0])) std::exit(1);
-      },
-      [&b] {
-        for (std::size_t i = 0; i != kBatch; ++i) {
-          if (!b.qp.enqueue_put(b.local[i], b.remote[i])) std::exit(1);
-        }
-        if (!b.qp.ring_doorbell()) std::exit(1);
-      },
-      take_qpair_completions);
-}
-
-void post_through_ibv_wr(Bench& b, std::size_t count) {
-  ibv_qp_ex* qp = ibv_qp_to_qp_ex(b.verbs.qp);
-  ibv_wr_start(qp);
-  for (std::size_t i = 0; i != count; ++i) {
-    qp->wr_id = i;
-    qp->wr_flags = IBV_SEND_SIGNALED;
-    ibv_wr_rdma_write(qp, b.remote[i].rkey, b.remote[i].addr);
-    ibv_wr_set_sge(qp, b.local[i].lkey, b.local[i].addr, static_cast<std::uint32_t>(b.local[i].size));
-  }
-  if (ibv_wr_complete(qp) != 0) std::exit(1);
-}
-
-void ibv_wr(benchmark::State& state) {
-  Bench& b = bench();
-  run(
-      state, [&b] { post_through_ibv_wr(b, 1); }, [&b] { post_through_ibv_wr(b, kBatch); },
-      [&b] { b.verbs.take_completions(); });
-}
-
-void ibv_post_send_list(benchmark::State& state) {
-  Bench& b = bench();
-  std::vector<ibv_send_wr> requests(kBatch);
-  std::vector<ibv_sge> pieces(kBatch);
-  run(
-      state, [&b] { post_through_ibv_wr(b, 1); },
-      [&] {
-        for (std::size_t i = 0; i != kBatch; ++i) {
-          pieces[i] = {b.local[i].addr, static_cast<std::uint32_t>(b.local[i].size), b.local[i].lkey};
-          ibv_send_wr& request = requests[i];
-          request.wr_id = i;
-          request.next = i + 1 == kBatch ? nullptr : &requests[i + 1];
-          request.sg_list = &pieces[i];
-          request.num_sge = 1;
-          request.opcode = IBV_WR_RDMA_WRITE;
-          request.send_flags = IBV_SEND_SIGNALED;
-          request.wr.rdma.remote_addr = b.remote[i].addr;
-          request.wr.rdma.rkey = b.remote[i].rkey;
-        }
-        ibv_send_wr* bad = nullptr;
-        if (ibv_post_send(b.verbs.qp, requests.data(), &bad) != 0) std::exit(1);
-      },
-      [&b] { b.verbs.take_completions(); });
-}
-
-// Prints the usual table, and at the end the ratios that the project promises something about.
-class Ratios : public benchmark::ConsoleReporter {
- public:
-  void ReportRuns(const std::vector<Run>& runs) override {
-    ConsoleReporter::ReportRuns(runs);
-    for (const Run& run : runs) {
-      if (run.run_type != Run::RT_Iteration || run.error_occurred) continue;
-      times_[run.run_name.function_name].push_back(run.counters.at("ns_per_op"));
-    }
-  }
-  void Finalize() override {
-    ConsoleReporter::Finalize();
-    const double mine = median("qpair_enqueue");
-    for (const char* other : {"ibv_wr", "ibv_post_send_list"}) {
-      const double theirs = median(other);
-      if (mine > 0 && theirs > 0) {
-        fmt::print("ratio qpair_enqueue / {}: {:.3f} ({:.2f} ns / {:.2f} ns)\n", other, mine / theirs, mine,
-                   theirs);
+// Those that the project promises something about.
+class Ratios final : public RatioReporter {
+  void print_ratios() override {
+    for (const std::string batch : {"/1", "/16", "/64"}) {
+      for (const std::string mine : {"enqueue_put", "enqueue_puts"}) {
+        compare(mine + batch, "ibv_wr" + batch);
+        compare(mine + batch, "ibv_post_send_list" + batch);
+        compare(mine + batch, "ibv_post_send/1");
       }
+      compare("poll_completions" + batch, "ibv_poll_cq" + batch);
     }
+    compare("put/1", "ibv_post_send/1");
+    compare("unsignaled/64", "ibv_wr_unsignaled/64");
+    compare("inline/64", "ibv_wr_inline/64");
+    compare("poll_send_completion/1", "ibv_poll_cq/1");
   }
-
- private:
-  double median(const std::string& name) {
-    std::vector<double>& values = times_[name];
-    if (values.empty()) return 0;
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-  }
-  std::map<std::string, std::vector<double>> times_;
 };
 
-BENCHMARK(qpair_enqueue)->UseManualTime()->Iterations(2000)->Repetitions(9);
-BENCHMARK(ibv_wr)->UseManualTime()->Iterations(2000)->Repetitions(9);
-BENCHMARK(ibv_post_send_list)->UseManualTime()->Iterations(2000)->Repetitions(9);
+void keep_to_one_processor() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<std::size_t>(sched_getcpu()), &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0) fail("sched_setaffinity");
+}
+
+int run_for_profiler(std::string_view name, std::size_t batch) {
+  constexpr std::size_t kRounds = 20;
+  for (const Contender& contender : contenders()) {
+    if (name != contender.name) continue;
+    for (std::size_t i = 0; i != kRounds; ++i) measure(fixture(), contender, batch);
+    fmt::print("{} operations\n", kRounds * (kWarmUp + kOperations));
+    return 0;
+  }
+  fail("finding that benchmark");
+}
 
 }  // namespace
+}  // namespace qpair::bench
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  Ratios reporter;
-  benchmark::RunSpecifiedBenchmarks(&reporter);
-  benchmark::Shutdown();
-  return 0;
+  using namespace qpair::bench;
+  keep_to_one_processor();
+  if (argc == 4 && std::string_view(argv[1]) == "--operations") {
+    return run_for_profiler(argv[2], static_cast<std::size_t>(std::atoi(argv[3])));
+  }
+  return run_benchmarks<Ratios>(argc, argv, [] {
+    for (const Contender& contender : contenders()) {
+      for (const std::size_t batch : contender.batches) {
+        const std::string name = fmt::format("{}/{}", contender.name, batch);
+        benchmark::RegisterBenchmark(
+            name.c_str(), [&contender, batch](benchmark::State& state) { run(state, contender, batch); })
+            ->UseManualTime()
+            ->Iterations(60)
+            ->Repetitions(15);
+      }
+    }
+  });
 }

@@ -70,14 +70,13 @@ std::optional<std::chrono::nanoseconds> parse_duration(std::string_view text) {
   return std::chrono::nanoseconds{std::llround(*number * scale)};
 }
 
+// True: `yes`. False: `no`.
+std::optional<bool> one_of(std::string_view text, std::string_view yes, std::string_view no) {
+  return text == yes ? std::optional(true) : text == no ? std::optional(false) : std::nullopt;
+}
+
 std::optional<bool> parse_flag(std::string_view text) {
-  if (text == "1") {
-    return true;
-  }
-  if (text == "0") {
-    return false;
-  }
-  return std::nullopt;
+  return one_of(text, "1", "0");
 }
 
 std::optional<std::uint64_t> parse_seed(std::string_view text) {
@@ -93,6 +92,25 @@ std::optional<std::uint64_t> parse_seed(std::string_view text) {
 std::optional<std::uint32_t> parse_mtu(std::string_view text) {
   const auto number = whole_number<std::uint32_t>(text);
   return number && std::find(kMtus.begin(), kMtus.end(), *number) != kMtus.end() ? number : std::nullopt;
+}
+
+std::optional<NicConfig::Wire> parse_wire(std::string_view text) {
+  using Wire = NicConfig::Wire;
+  if (text == "auto") return Wire::Auto;
+  if (text == "ring") return Wire::Ring;
+  return text == "udp" ? std::optional(Wire::Udp) : std::nullopt;
+}
+
+const char* wire_name(NicConfig::Wire wire) {
+  switch (wire) {
+    case NicConfig::Wire::Auto:
+      return "auto";
+    case NicConfig::Wire::Ring:
+      return "ring";
+    case NicConfig::Wire::Udp:
+      return "udp";
+  }
+  return "";
 }
 
 // Reads the variables one by one; after the first error the rest is left alone.
@@ -210,6 +228,7 @@ tl::expected<NicConfig, std::string> NicConfig::from_environment() {
   Reader reader;
   reader.read("QPAIR_NIC_ADDRESS", config.address, any_text, "");
   reader.read("QPAIR_NIC_INTERFACE", config.interface, any_text, "");
+  reader.read("QPAIR_NIC_WIRE", config.wire, parse_wire, "auto, ring or udp is allowed");
   reader.read("QPAIR_NIC_MTU", config.mtu, parse_mtu, "256, 512, 1024, 2048 or 4096 is allowed");
   reader.read("QPAIR_NIC_LOSS", config.loss, parse_probability, kProbability);
   reader.read("QPAIR_NIC_DUPLICATE", config.duplicate, parse_probability, kProbability);
@@ -220,13 +239,15 @@ tl::expected<NicConfig, std::string> NicConfig::from_environment() {
   reader.read("QPAIR_NIC_SEED", config.seed, parse_seed,
               "a whole number below 2^64 is allowed, decimal or after 0x");
   reader.read("QPAIR_NIC_CAPTURE", config.capture, any_text, "");
+  reader.read("QPAIR_NIC_TRACE", config.trace, any_text, "");
   reader.read("QPAIR_NIC_STRICT", config.strict, parse_flag, kFlag);
   reader.read("QPAIR_NIC_QUIET", config.quiet, parse_flag, kFlag);
   reader.read(
-      "QPAIR_NIC_ABI", config.write_abi,
-      [](std::string_view text) {
-        return text == "write" ? std::optional(true) : text == "ioctl" ? std::optional(false) : std::nullopt;
-      },
+      "QPAIR_NIC_LINK_LAYER", config.infiniband,
+      [](std::string_view text) { return one_of(text, "infiniband", "ethernet"); },
+      "ethernet or infiniband is allowed");
+  reader.read(
+      "QPAIR_NIC_ABI", config.write_abi, [](std::string_view text) { return one_of(text, "write", "ioctl"); },
       "ioctl or write is allowed");
   if (!reader.error().empty()) {
     return tl::unexpected(reader.error());
@@ -254,6 +275,9 @@ std::vector<std::pair<std::string, std::string>> to_environment(const NicConfig&
   };
   add("QPAIR_NIC_ADDRESS", config.address, defaults.address);
   add("QPAIR_NIC_INTERFACE", config.interface, defaults.interface);
+  if (config.wire != defaults.wire) {
+    variables.emplace_back("QPAIR_NIC_WIRE", wire_name(config.wire));
+  }
   add("QPAIR_NIC_MTU", config.mtu, defaults.mtu);
   add("QPAIR_NIC_LOSS", config.loss, defaults.loss);
   add("QPAIR_NIC_DUPLICATE", config.duplicate, defaults.duplicate);
@@ -264,8 +288,12 @@ std::vector<std::pair<std::string, std::string>> to_environment(const NicConfig&
   }
   add("QPAIR_NIC_SEED", config.seed, defaults.seed);
   add("QPAIR_NIC_CAPTURE", config.capture, defaults.capture);
+  add("QPAIR_NIC_TRACE", config.trace, defaults.trace);
   add("QPAIR_NIC_STRICT", static_cast<int>(config.strict), 0);
   add("QPAIR_NIC_QUIET", static_cast<int>(config.quiet), 0);
+  if (config.infiniband) {
+    variables.emplace_back("QPAIR_NIC_LINK_LAYER", "infiniband");
+  }
   if (config.write_abi) {
     variables.emplace_back("QPAIR_NIC_ABI", "write");
   }

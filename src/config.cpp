@@ -51,6 +51,11 @@ Result<void> validate(const IbverbsConfig& config, const DeviceLimits& limits) {
       return tl::unexpected(*error);
     }
   }
+  if (config.threads != Threads::One && config.threads != Threads::Many) {
+    return tl::unexpected(Error::make(
+        ErrorCode::invalid_argument,
+        fmt::format("threads is {}; it is One (0) or Many (1)", static_cast<unsigned>(config.threads))));
+  }
   if (config.gid_index && *config.gid_index >= positive(port.gid_tbl_len)) {
     return tl::unexpected(Error::make(ErrorCode::invalid_argument,
                                       fmt::format("gid_index is {}; port {} has a table of {} entries",
@@ -67,6 +72,10 @@ Result<void> validate(const IbverbsConfig& config, const DeviceLimits& limits) {
   return {};
 }
 
+std::string to_string(Threads threads) {
+  return threads == Threads::Many ? "Many" : "One";
+}
+
 std::string to_string(const IbverbsConfig& config) {
   const auto chosen = [](const auto& value) {
     return value ? fmt::format("{}", *value) : std::string("automatic");
@@ -74,14 +83,16 @@ std::string to_string(const IbverbsConfig& config) {
   return fmt::format(
       "device {}, port {}, GID index {}, send {} x {} sge, receive {} x {} sge, inline {}, CQ entries {}, "
       "MTU {}, "
-      "timeout {}, retries {}, RNR retries {}, RNR timer {}, reads {} out {} in, P_Key index {}, PSN {}{}{}",
+      "timeout {}, retries {}, RNR retries {}, RNR timer {}, reads {} out {} in, P_Key index {}, PSN "
+      "{}{}{}{}",
       config.device.empty() ? "any" : config.device, config.port_num, chosen(config.gid_index),
       config.max_send_wr, config.max_send_sge, config.max_recv_wr, config.max_recv_sge,
       config.max_inline_data, config.cq_entries == 0 ? "automatic" : fmt::format("{}", config.cq_entries),
       config.path_mtu ? fmt::format("{}", mtu_bytes(*config.path_mtu)) : "automatic", config.qp_timeout,
       config.retry_cnt, config.rnr_retry, config.min_rnr_timer, chosen(config.max_rd_atomic),
       chosen(config.max_dest_rd_atomic), config.pkey_index, chosen(config.psn),
-      config.use_gpu_direct ? ", GPU direct" : "", config.completion_events ? ", completion events" : "");
+      config.threads == Threads::Many ? ", many threads" : "", config.use_gpu_direct ? ", GPU direct" : "",
+      config.completion_events ? ", completion events" : "");
 }
 
 }  // namespace qpair

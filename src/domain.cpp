@@ -1,15 +1,16 @@
 #include "qpair/domain.hpp"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <atomic>
 #include <cerrno>
+#include <memory>
 #include <utility>
 
 #include "src/device_list.hpp"
 #include "src/domain_state.hpp"
+#include "src/shared_memory.hpp"
 
 namespace qpair {
 
@@ -96,7 +97,7 @@ Result<MemoryRegion> RdmaDomain::register_buffer(void* address, std::size_t size
         fmt::format("{} bytes at {} with access {:#x}", size, fmt::ptr(address), access), errno));
   }
   return MemoryRegion(state_, mr, reinterpret_cast<std::uint64_t>(address), size,
-                      {static_cast<std::byte*>(address), size}, 0);
+                      {static_cast<std::byte*>(address), size});
 }
 
 Result<MemoryRegion> RdmaDomain::register_dmabuf(int fd, std::uint64_t offset, std::size_t length,
@@ -109,39 +110,38 @@ Result<MemoryRegion> RdmaDomain::register_dmabuf(int fd, std::uint64_t offset, s
     return tl::unexpected(registration_error(
         fmt::format("{} bytes from {} of dma-buf descriptor {}", length, offset, fd), errno));
   }
-  return MemoryRegion(state_, mr, iova, length, {}, 0);
+  return MemoryRegion(state_, mr, iova, length, {});
 }
 
 Result<MemoryRegion> RdmaDomain::allocate(std::size_t size, int access) const {
   if (size == 0) return tl::unexpected(Error::make(ErrorCode::invalid_argument, "cannot allocate 0 bytes"));
-  void* address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (address == MAP_FAILED) {
-    return tl::unexpected(
-        Error::make(ErrorCode::out_of_resources, fmt::format("cannot allocate {} bytes", size), errno));
+  const auto with_pages = [&](detail::PageSize page_size) -> Result<MemoryRegion> {
+    Result<detail::SharedMemory> memory = detail::SharedMemory::make(size, page_size);
+    if (!memory) return tl::unexpected(memory.error());
+    Result<MemoryRegion> region = register_buffer(memory->address(), size, access);
+    if (region) region->memory_ = std::make_unique<detail::SharedMemory>(std::move(*memory));
+    return region;
+  };
+  // Huge pages may be used up, or not be registrable: ibv_fork_init() cannot protect a part of one.
+  if (size >= detail::kHugePage) {
+    if (Result<MemoryRegion> region = with_pages(detail::PageSize::Huge)) return region;
   }
-  Result<MemoryRegion> region = register_buffer(address, size, access);
-  if (region) {
-    region->owned_bytes_ = size;
-  } else {
-    munmap(address, size);
-  }
-  return region;
+  return with_pages(detail::PageSize::Ordinary);
 }
 
 MemoryRegion::MemoryRegion(std::shared_ptr<detail::DomainState> domain, ibv_mr* mr, std::uint64_t addr,
-                           std::uint64_t size, std::span<std::byte> bytes, std::size_t owned_bytes)
+                           std::uint64_t size, std::span<std::byte> bytes)
     : domain_(std::move(domain)),
       mr_(mr),
       buffer_{next_region_id(), mr->lkey, mr->rkey, addr, size},
-      bytes_(bytes),
-      owned_bytes_(owned_bytes) {}
+      bytes_(bytes) {}
 
 MemoryRegion::MemoryRegion(MemoryRegion&& other) noexcept
     : domain_(std::move(other.domain_)),
+      memory_(std::move(other.memory_)),
       mr_(std::exchange(other.mr_, nullptr)),
       buffer_(std::exchange(other.buffer_, {})),
-      bytes_(std::exchange(other.bytes_, {})),
-      owned_bytes_(std::exchange(other.owned_bytes_, 0)) {}
+      bytes_(std::exchange(other.bytes_, {})) {}
 
 MemoryRegion& MemoryRegion::operator=(MemoryRegion&& other) noexcept {
   if (this != &other) {
@@ -149,7 +149,7 @@ MemoryRegion& MemoryRegion::operator=(MemoryRegion&& other) noexcept {
     mr_ = std::exchange(other.mr_, nullptr);
     buffer_ = std::exchange(other.buffer_, {});
     bytes_ = std::exchange(other.bytes_, {});
-    owned_bytes_ = std::exchange(other.owned_bytes_, 0);
+    memory_ = std::move(other.memory_);
     domain_ = std::move(other.domain_);
   }
   return *this;
@@ -159,11 +159,11 @@ MemoryRegion::~MemoryRegion() {
   release();
 }
 
+// The registration goes before the memory.
 void MemoryRegion::release() noexcept {
   if (mr_ != nullptr) static_cast<void>(ibv_dereg_mr(mr_));
-  if (owned_bytes_ != 0) munmap(bytes_.data(), owned_bytes_);
   mr_ = nullptr;
-  owned_bytes_ = 0;
+  memory_.reset();
 }
 
 Result<RdmaBuffer> RdmaBuffer::slice(std::uint64_t offset, std::uint64_t length) const {

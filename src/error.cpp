@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "src/device_reason.hpp"
+
 namespace qpair {
 
 namespace {
@@ -68,8 +70,13 @@ std::string_view advice(const IbvWc& wc) {
 }
 
 std::string describe(const IbvWc& wc) {
-  return fmt::format("{} {} failed: {} (vendor error {:#x}): {}", opcode_name(wc.opcode),
-                     static_cast<std::uint64_t>(wc.wr_id), status_name(wc.status), wc.vendor_err, advice(wc));
+  std::string text =
+      fmt::format("{} {} failed: {} (vendor error {:#x}): {}", opcode_name(wc.opcode),
+                  static_cast<std::uint64_t>(wc.wr_id), status_name(wc.status), wc.vendor_err, advice(wc));
+  if (const std::string reason = detail::device_reason(wc); !reason.empty()) {
+    text += fmt::format("; the device says: {}", reason);
+  }
+  return text;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <utility>
 
 #include "src/domain_state.hpp"
@@ -10,31 +11,11 @@
 namespace qpair {
 
 using detail::QueuePairState;
+using detail::transfer;
 using detail::Work;
 using mlx5::Opcode;
 
 namespace {
-
-Work transfer(Opcode opcode, std::span<const RdmaBuffer> local, const RdmaBuffer& remote, Signal signal,
-              std::uint32_t imm = 0) {
-  Work work;
-  work.opcode = opcode;
-  work.local = local;
-  work.remote = &remote;
-  work.signal = signal;
-  work.imm = imm;
-  return work;
-}
-
-Work inline_put(std::span<const std::byte> data, const RdmaBuffer& remote, Signal signal) {
-  Work work;
-  work.opcode = Opcode::RdmaWrite;
-  work.inline_data = data;
-  work.is_inline = true;
-  work.remote = &remote;
-  work.signal = signal;
-  return work;
-}
 
 Work message(const RdmaBuffer& local, std::optional<std::uint32_t> imm, Signal signal) {
   Work work;
@@ -130,9 +111,6 @@ Result<WrId> RdmaQueuePair::put_with_recv(std::span<const RdmaBuffer> l, const R
                                           std::uint32_t imm, Signal signal) {
   return path_->post(transfer(Opcode::RdmaWriteImm, l, r, signal, imm));
 }
-Result<WrId> RdmaQueuePair::put_inline(std::span<const std::byte> data, const RdmaBuffer& r, Signal signal) {
-  return path_->post(inline_put(data, r, signal));
-}
 Result<WrId> RdmaQueuePair::send(const RdmaBuffer& l, std::optional<std::uint32_t> imm, Signal signal) {
   return path_->post(message(l, imm, signal));
 }
@@ -155,9 +133,11 @@ Result<WrId> RdmaQueuePair::enqueue_put(std::span<const RdmaBuffer> l, const Rdm
 Result<WrId> RdmaQueuePair::enqueue_get(std::span<const RdmaBuffer> l, const RdmaBuffer& r, Signal signal) {
   return path_->enqueue(transfer(Opcode::RdmaRead, l, r, signal));
 }
-Result<WrId> RdmaQueuePair::enqueue_put_inline(std::span<const std::byte> data, const RdmaBuffer& r,
-                                               Signal signal) {
-  return path_->enqueue(inline_put(data, r, signal));
+Result<WrId> RdmaQueuePair::enqueue_puts(std::span<const Put> puts, Signal signal) {
+  if (puts.empty()) {
+    return tl::unexpected(Error(ErrorCode::invalid_argument, "enqueue_puts() needs at least one put"));
+  }
+  return path_->enqueue_puts(puts, signal);
 }
 Result<WrId> RdmaQueuePair::enqueue_send(const RdmaBuffer& l, std::optional<std::uint32_t> imm,
                                          Signal signal) {
@@ -176,49 +156,46 @@ Result<WrId> RdmaQueuePair::enqueue_compare_swap(const RdmaBuffer& l, const Rdma
 
 namespace {
 
-// One completion of `target`: 1, 0 or negative errno, as the data path says.
-int poll_one(detail::DataPath& path, PollTarget target, bool& receive_first, IbvWc& wc) {
-  switch (target) {
-    case PollTarget::Send:
-      return path.poll_send(wc);
-    case PollTarget::Recv:
-      return path.poll_receive(wc);
-    case PollTarget::Both:
+// As many completions of `target` as there are and fit: how many, or negative errno.
+int take(detail::DataPath& path, PollTarget target, std::atomic<bool>& receive_first, std::span<IbvWc> wcs) {
+  if (target == PollTarget::Send) return path.take_send(wcs);
+  if (target == PollTarget::Recv) return path.take_receive(wcs);
+  // One of this side, one of the other; when one has no more, the rest is the other's.
+  std::size_t count = 0;
+  int dry = 0;
+  int failure = 0;
+  bool receive = receive_first.load(std::memory_order_relaxed);
+  while (count != wcs.size() && dry != 2) {
+    const int taken = receive ? path.poll_receive(wcs[count]) : path.poll_send(wcs[count]);
+    if (taken < 0) {
+      failure = taken;
       break;
+    }
+    receive = !receive;
+    dry = taken == 0 ? dry + 1 : 0;
+    count += static_cast<std::size_t>(taken);
   }
-  const bool receive = receive_first;
-  int result = receive ? path.poll_receive(wc) : path.poll_send(wc);
-  if (result != 0) {
-    receive_first = !receive;
-    return result;
-  }
-  result = receive ? path.poll_send(wc) : path.poll_receive(wc);
-  return result;
+  receive_first.store(receive, std::memory_order_relaxed);
+  return count != 0 ? static_cast<int>(count) : failure;
 }
 
 }  // namespace
 
 Result<std::optional<IbvWc>> RdmaQueuePair::poll_completion_target(PollTarget target) {
   IbvWc wc;
-  const int result = poll_one(*path_, target, state_->receive_first, wc);
+  const int result = take(*path_, target, state_->receive_first, {&wc, 1});
   if (result == 0) return std::optional<IbvWc>{};
   if (result < 0) return tl::unexpected(cannot_poll(result));
   if (!wc.is_valid()) return tl::unexpected(Error(wc));
   return wc;
 }
 
-Result<std::size_t> RdmaQueuePair::poll_completions(PollTarget target, std::span<IbvWc> completions) {
-  std::size_t count = 0;
-  while (count != completions.size()) {
-    const int result = poll_one(*path_, target, state_->receive_first, completions[count]);
-    if (result == 0) break;
-    if (result < 0) {
-      if (count != 0) break;  // what was taken is not to be lost; the next call tells
-      return tl::unexpected(cannot_poll(result));
-    }
-    ++count;
-  }
-  return count;
+Result<std::size_t> RdmaQueuePair::poll_more(PollTarget target, std::span<IbvWc> completions,
+                                             std::size_t taken) {
+  if (taken != 0 && !path_->send_completed()) return taken;
+  const int result = take(*path_, target, state_->receive_first, completions.subspan(taken));
+  if (result < 0 && taken == 0) return tl::unexpected(cannot_poll(result));
+  return taken + static_cast<std::size_t>(std::max(result, 0));
 }
 
 Result<int> RdmaQueuePair::completion_fd() const {

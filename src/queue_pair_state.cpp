@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "src/datapath/mlx5_many.hpp"
 #include "src/datapath/verbs.hpp"
 #include "src/domain_state.hpp"
 
@@ -106,6 +107,14 @@ Result<void> QueuePairState::resolve_config() {
     return tl::unexpected(Error::make(ErrorCode::invalid_argument,
                                       fmt::format("max_inline_data is {}; an mlx5 device allows 0 to {}",
                                                   config_.max_inline_data, kMlx5MaxInline)));
+  }
+
+  if (!mlx5_ && config_.threads == Threads::Many) {
+    return tl::unexpected(Error::make(
+        ErrorCode::unsupported,
+        fmt::format(
+            "threads is Many, which mlx5 devices can do, and {} is none: use a queue pair for each thread",
+            name)));
   }
 
   // libmlx5 would only say EINVAL.
@@ -303,7 +312,11 @@ Result<void> QueuePairState::view_rings(StartIndices start) {
   rings.blue_flame = parent_domain_ ? dv_qp_.bf.size : 0;
   rings.send_cq = cq_ring(dv_send_cq_);
   rings.receive_cq = cq_ring(dv_recv_cq_);
-  path_ = std::make_unique<Mlx5DataPath>(rings, limits, start);
+  if (config_.threads == Threads::Many) {
+    path_ = std::make_unique<Mlx5ManyDataPath>(rings, limits, start);
+  } else {
+    path_ = std::make_unique<Mlx5DataPath>(rings, limits, start);
+  }
   return {};
 }
 

@@ -4,6 +4,7 @@
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 
@@ -46,7 +47,7 @@ class QueuePairState : public std::enable_shared_from_this<QueuePairState> {
   [[nodiscard]] std::uint64_t token() const { return token_; }
 
   // Whose turn it is to answer first when both sides are polled.
-  bool receive_first = false;
+  std::atomic<bool> receive_first = false;
 
  private:
   QueuePairState(std::shared_ptr<DomainState> domain, ibv_context* context, ibv_pd* pd,

@@ -260,6 +260,7 @@ std::string serialize(const IbverbsConfig& value, Format format) {
   document["pkey_index"] = value.pkey_index;
   document["psn"] = nullable(value.psn);
   document["use_gpu_direct"] = value.use_gpu_direct;
+  document["threads"] = to_string(value.threads);
   document["completion_events"] = value.completion_events;
   return encode(document, format);
 }
@@ -287,6 +288,9 @@ Result<IbverbsConfig> deserialize<IbverbsConfig>(std::string_view bytes) {
     config.pkey_index = reader.integer<std::uint16_t>("pkey_index");
     config.psn = reader.optional_integer<std::uint32_t>("psn", kMax24Bits);
     config.use_gpu_direct = reader.boolean("use_gpu_direct");
+    const std::string threads = reader.text("threads");
+    if (threads != "One" && threads != "Many") reader.fail("threads", "is neither One nor Many");
+    config.threads = threads == "Many" ? Threads::Many : Threads::One;
     config.completion_events = reader.boolean("completion_events");
     return config;
   });

@@ -26,8 +26,9 @@ enum class PollTarget : std::uint8_t { Send, Recv, Both };
 
 // Whether an operation reports its completion. An operation without a signal is never returned by a poll
 // while it succeeds; the room that it took in the send queue is given back when a later operation completes.
-// (When a program posts nothing but unsignaled work, qpair asks the NIC for a completion now and then and
-// swallows it, so polling always makes room.) An operation that fails is always reported.
+// (When a program posts nothing but unsignaled work, qpair asks the NIC for a completion twice in each round
+// of the queue and swallows it, so polling always makes room for half of the queue. What needs more room than
+// that, at once, needs a signaled operation before it.) An operation that fails is always reported.
 enum class Signal : std::uint8_t { No, Yes };
 
 // One completion. Plain value; the fields are those of ibv_wc, in host byte order.
@@ -35,8 +36,10 @@ struct IbvWc {
   WrId wr_id{};
   ibv_wc_status status = IBV_WC_SUCCESS;
   ibv_wc_opcode opcode = IBV_WC_SEND;  // receive side: has the bit IBV_WC_RECV, also when status is a failure
-  std::uint64_t byte_len =
-      0;  // bytes received, read or written back; of a whole operation, were it split or not
+  // Bytes received, read or written back. At the side that posted: of the whole operation, were it split or
+  // not. At the side that receives: of the message that completes the receive, which for a put_with_recv()
+  // that was split is the last of them.
+  std::uint64_t byte_len = 0;
   std::uint32_t vendor_err = 0;  // the device's own reason for a failure: 0x88 remote access, 0x81 retries, …
   std::uint32_t imm_data = 0;    // valid if has_imm(); host order: the number given to put_with_recv()
   std::uint32_t qp_num = 0;

@@ -39,7 +39,15 @@ class RdmaDomain {
   // addresses from `iova` on. The descriptor may be closed afterwards.
   Result<MemoryRegion> register_dmabuf(int fd, std::uint64_t offset, std::size_t length, std::uint64_t iova,
                                        int access = kAllRights) const;
-  // Zeroed memory of its own, page-aligned, registered.
+  // Zeroed memory of its own, registered, and present to the last page. From 2 MiB on it is in huge pages of
+  // that size where enough are free, and aligned to them; otherwise it is aligned to the system's page.
+  // invalid_argument for 0 bytes; out_of_resources for more than there is, at once and not when it is first
+  // touched.
+  //
+  // It is a shared mapping of a file without a name (memfd), so that an emulated NIC of the same host can
+  // write into it directly; the file costs a descriptor for as long as the region lives. After fork() parent
+  // and child see the same bytes, and the parent's NIC goes on writing to them: ibv_fork_init() is not needed
+  // for this memory. After ibv_fork_init() the child does not have it at all.
   Result<MemoryRegion> allocate(std::size_t size, int access = kAllRights) const;
 
  private:

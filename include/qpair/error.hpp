@@ -52,7 +52,12 @@ class Error {
   [[nodiscard]] const std::optional<IbvWc>& wc() const noexcept { return wc_; }
   // The device's own reason, or 0.
   [[nodiscard]] std::uint32_t vendor_err() const noexcept { return wc_ ? wc_->vendor_err : 0; }
-  // What was asked, what is allowed and what to do. One line, no final newline.
+  // What was asked, what is allowed and what to do. One line, no final newline. Of a failed work request:
+  // also the reason in the device's own words, where the device keeps any, as the emulated NIC does (the last
+  // 64 failures of the process): with the keys, ranges and rights, and the remote side's reason if it was
+  // that side that refused. It is looked up when message() is called, not on the data path, and is there also
+  // when the queue pair is gone; should a queue pair have failed twice in the same way, with a reset() in
+  // between, it is that of the later time. within() keeps the message as it is then.
   [[nodiscard]] std::string message() const;
 
   // The same error with "context: " put before the message.

@@ -17,7 +17,8 @@ namespace qpair {
 
 namespace detail {
 class DomainState;
-}
+class SharedMemory;
+}  // namespace detail
 
 // A piece of registered memory, of this process or of a peer. A plain value: it owns nothing and may travel.
 struct RdmaBuffer {
@@ -33,6 +34,12 @@ struct RdmaBuffer {
   friend bool operator==(const RdmaBuffer&, const RdmaBuffer&) = default;
 };
 static_assert(std::is_trivially_copyable_v<RdmaBuffer>);
+
+// One of several operations that are posted together: l.size bytes from l to r.
+struct Put {
+  RdmaBuffer l;
+  RdmaBuffer r;
+};
 
 inline constexpr int kAllRights =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
@@ -64,15 +71,14 @@ class MemoryRegion {
  private:
   friend class RdmaDomain;
   MemoryRegion(std::shared_ptr<detail::DomainState> domain, ibv_mr* mr, std::uint64_t addr,
-               std::uint64_t size, std::span<std::byte> bytes, std::size_t owned_bytes);
+               std::uint64_t size, std::span<std::byte> bytes);
   void release() noexcept;
 
   std::shared_ptr<detail::DomainState> domain_;
+  std::unique_ptr<detail::SharedMemory> memory_;  // what allocate() made; null: the memory is someone else's
   ibv_mr* mr_ = nullptr;
   RdmaBuffer buffer_;
   std::span<std::byte> bytes_;
-  std::size_t owned_bytes_ =
-      0;  // length of the mapping that this region made; 0: the memory is someone else's
 };
 
 [[nodiscard]] std::string to_string(const RdmaBuffer& buffer);

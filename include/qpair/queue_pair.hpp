@@ -48,9 +48,12 @@ struct RdmaQpInfo {
 // destroys it. Everything it was made from is kept alive when it came from an RdmaDomain; with a raw context
 // and protection domain, those must outlive it.
 //
-// Threads: a queue pair, with all its handles, belongs to one thread at a time. Two queue pairs never share
-// state that needs a lock. Posting, ringing and polling never allocate, throw, log, lock or, on mlx5 devices,
-// enter the kernel.
+// Threads: a queue pair, with all its handles, belongs to one thread at a time, unless it was made for many
+// (IbverbsConfig::threads). Then any number of them post, ring and poll at the same time; a doorbell is for
+// everything that was enqueued by any of them; a poll finds nothing while another thread polls the same side;
+// WrIds and counters go by 64-byte basic blocks, of which most operations take one; get_doorbell() is
+// unsupported. Two queue pairs never share state that needs a lock. Posting, ringing and polling never
+// allocate, throw, log, lock or, on mlx5 devices, enter the kernel.
 //
 // On an mlx5 device qpair writes the NIC's rings itself. The raw handles are then for queries and for
 // connecting by other means; never give them to ibv_post_send(), ibv_post_recv(), ibv_poll_cq() or
@@ -124,7 +127,9 @@ class RdmaQueuePair {
                              Signal signal = Signal::Yes);
   // The bytes travel in the work queue entry: any memory, free again on return. At most
   // config().max_inline_data.
-  Result<WrId> put_inline(std::span<const std::byte> data, const RdmaBuffer& r, Signal signal = Signal::Yes);
+  Result<WrId> put_inline(std::span<const std::byte> data, const RdmaBuffer& r, Signal signal = Signal::Yes) {
+    return path_->post_inline(data, r, signal);
+  }
   // A message into the receive that the peer posted; with `imm`, carrying an immediate value.
   Result<WrId> send(const RdmaBuffer& l, std::optional<std::uint32_t> imm = {}, Signal signal = Signal::Yes);
   // The 8 bytes at r, which must be aligned, change as said; what was there before arrives in l, in host
@@ -147,7 +152,13 @@ class RdmaQueuePair {
   Result<WrId> enqueue_put(std::span<const RdmaBuffer> l, const RdmaBuffer& r, Signal signal = Signal::Yes);
   Result<WrId> enqueue_get(std::span<const RdmaBuffer> l, const RdmaBuffer& r, Signal signal = Signal::Yes);
   Result<WrId> enqueue_put_inline(std::span<const std::byte> data, const RdmaBuffer& r,
-                                  Signal signal = Signal::Yes);
+                                  Signal signal = Signal::Yes) {
+    return path_->enqueue_inline(data, r, signal);
+  }
+  // Many puts at once, which costs less for each than enqueue_put() does; the id is that of the last, the
+  // others' are those before it. All or nothing: when one of them is wrong, or the queue has no room for all,
+  // none is enqueued. None at all is invalid_argument.
+  Result<WrId> enqueue_puts(std::span<const Put> puts, Signal signal = Signal::Yes);
   Result<WrId> enqueue_send(const RdmaBuffer& l, std::optional<std::uint32_t> imm = {},
                             Signal signal = Signal::Yes);
   Result<WrId> enqueue_fetch_add(const RdmaBuffer& l, const RdmaBuffer& r, std::uint64_t add,
@@ -156,7 +167,7 @@ class RdmaQueuePair {
                                     std::uint64_t swap, Signal signal = Signal::Yes);
 
   // One doorbell for everything enqueued since the last. Nothing enqueued: nothing happens.
-  Result<void> ring_doorbell() { return path_->ring_doorbell(); }
+  Result<void> ring_doorbell() { return path_->ring(); }
   // The doorbell for everything enqueued so far, for someone else to ring: see DoorBell. unsupported where
   // the device is not an mlx5.
   [[nodiscard]] Result<DoorBell> get_doorbell() const { return path_->doorbell(); }
@@ -174,10 +185,23 @@ class RdmaQueuePair {
   // Nothing yet is an empty optional. A failed work request is an Error whose wc() tells which one; it counts
   // as polled.
   Result<std::optional<IbvWc>> poll_completion_target(PollTarget target);
-  Result<std::optional<IbvWc>> poll_send_completion() { return poll_completion_target(PollTarget::Send); }
+  Result<std::optional<IbvWc>> poll_send_completion() {
+    IbvWc wc;
+    if (path_->take_plain(wc)) [[likely]]
+      return wc;
+    return poll_completion_target(PollTarget::Send);
+  }
   Result<std::optional<IbvWc>> poll_recv_completion() { return poll_completion_target(PollTarget::Recv); }
   // As many as there are and fit; returns how many. Failures are values with IbvWc::is_valid() false.
-  Result<std::size_t> poll_completions(PollTarget target, std::span<IbvWc> completions);
+  Result<std::size_t> poll_completions(PollTarget target, std::span<IbvWc> completions) {
+    std::size_t puts = 0;
+    if (target == PollTarget::Send) [[likely]] {
+      puts = path_->take_puts(completions);
+      if (puts == completions.size()) [[likely]]
+        return puts;
+    }
+    return poll_more(target, completions, puts);
+  }
 
   // --- Waiting without polling; config().completion_events must be set. To wait: arm(), poll once more (a
   // completion may have come in between), then wait until the descriptor is readable, then take_events(),
@@ -193,6 +217,8 @@ class RdmaQueuePair {
  private:
   friend class detail::QueuePairState;
   explicit RdmaQueuePair(std::shared_ptr<detail::QueuePairState> state);
+  // Behind the first `taken` of `completions`; returns how many there are then.
+  Result<std::size_t> poll_more(PollTarget target, std::span<IbvWc> completions, std::size_t taken);
 
   std::shared_ptr<detail::QueuePairState> state_;
   detail::DataPath* path_;  // of *state_

@@ -1,5 +1,6 @@
 #include "softnic/driver/context.hpp"
 
+#include <fmt/format.h>
 #include <rdma/mlx5-abi.h>
 #include <unistd.h>
 
@@ -39,7 +40,10 @@ mlx5_ib_alloc_ucontext_resp describe(const Context& context) {
   answer.max_recv_wr = max_wr;
   answer.max_srq_recv_wr = static_cast<std::uint32_t>(limits.attributes.max_srq_wr);
   answer.num_ports = 1;
-  answer.comp_mask = MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_SQD2RTS;
+  answer.comp_mask = MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_SQD2RTS |
+                     MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY |
+                     MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_MKEY_UPDATE_TAG;
+  answer.dump_fill_mkey = nic::kNullKey;
   answer.cqe_version = context.cqe_version;
   answer.cmds_supp_uhw = MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE | MLX5_USER_CMDS_SUPP_UHW_CREATE_AH;
   answer.eth_min_inline = MLX5_USER_INLINE_MODE_NONE;
@@ -74,6 +78,11 @@ Context::Context(std::shared_ptr<nic::Nic> nic_, std::unique_ptr<UarPages> pages
     : nic(std::move(nic_)), pages(std::move(pages_)) {}
 
 Context::~Context() {
+  // Who closes the device does not have to leave its groups first (uverbs_free_qp() in the kernel's
+  // uverbs_std_types.c).
+  for (const std::uint32_t handle : handles.handles_of(ObjectType::Qp)) {
+    static_cast<QpObject*>(handles.find(handle))->attached.clear();
+  }
   for (const ObjectType type : kDestructionOrder) {
     for (const std::uint32_t handle : handles.handles_of(type)) destroy(*this, type, handle);
   }
@@ -133,8 +142,6 @@ int alloc_ucontext(Context& context, const DriverData& driver) {
   }
   const std::uint32_t total = (request.total_num_bfregs + kRegistersPerPage - 1) & ~(kRegistersPerPage - 1);
   if (request.num_low_latency_bfregs > total - 1) return -EINVAL;
-  // A device without user contexts for raw commands (log_max_uctx 0): libmlx5 asks again without.
-  if ((request.flags & MLX5_IB_ALLOC_UCTX_DEVX) != 0) return -EINVAL;
 
   context.cqe_version = std::min(kCqeVersion, request.max_cqe_version);
   // Without the ioctl interface UAR objects could not be made.
@@ -144,7 +151,10 @@ int alloc_ucontext(Context& context, const DriverData& driver) {
     context.static_pages.resize(context.registers.pages());
     context.dynamic_pages.resize(kMaxDynamicRegisters / kRegistersPerPage);
   }
+  if (const int failure = fill_clock_info(context); failure != 0) return failure;
   if (const int failure = answer_ucontext(context, driver.out); failure != 0) return failure;
+  // As libmlx5 asks for always, and a kernel grants to everybody (mlx5_ib_devx_create()).
+  context.devx = (request.flags & MLX5_IB_ALLOC_UCTX_DEVX) != 0;
   context.opened = true;
   return 0;
 }
@@ -172,6 +182,16 @@ int release(Context& context, Object& object, EventRouter::Reported& reported) {
       auto& mr = static_cast<MrObject&>(object);
       if (const int error = nic.destroy_mr(mr.key).value; error != 0) return -error;
       --mr.pd->users;
+      if (mr.dm != nullptr) --mr.dm->users;
+      return 0;
+    }
+    case ObjectType::Dm:
+      give_back_pages(context, static_cast<DmObject&>(object));
+      return 0;
+    case ObjectType::Mw: {
+      auto& mw = static_cast<MwObject&>(object);
+      if (const int error = nic.destroy_mr(mw.key).value; error != 0) return -error;
+      --mw.pd->users;
       return 0;
     }
     case ObjectType::Cq: {
@@ -180,16 +200,27 @@ int release(Context& context, Object& object, EventRouter::Reported& reported) {
       reported = context.router.remove(cq.cqn);
       return 0;
     }
-    case ObjectType::Qp: {
-      auto& qp = static_cast<QpObject&>(object);
-      if (const int error = nic.destroy_qp(qp.qpn).value; error != 0) return -error;
-      reported = context.router.remove(qp.qpn);
-      context.registers.give_back(qp.doorbell_register);
-      --qp.pd->users;
-      --qp.send_cq->users;
-      --qp.recv_cq->users;
+    case ObjectType::Xrcd:
+      return -nic.close_xrcd(static_cast<XrcdObject&>(object).xrcdn).value;
+    case ObjectType::Srq: {
+      auto& srq = static_cast<SrqObject&>(object);
+      if (const int error = nic.destroy_srq(srq.srqn).value; error != 0) return -error;
+      reported = context.router.remove(srq.srqn);
+      --srq.pd->users;
+      if (srq.xrcd != nullptr) --srq.xrcd->users;
+      if (srq.cq != nullptr) --srq.cq->users;
       return 0;
     }
+    case ObjectType::Qp: {
+      auto& qp = static_cast<QpObject&>(object);
+      if (const int error = nic.destroy_qp(qp.qpn, &context.router).value; error != 0) return -error;
+      reported = context.router.remove(qp.qpn, qp.user_handle);
+      context.registers.give_back(qp.doorbell_register);
+      count_users(qp, -1);
+      return 0;
+    }
+    case ObjectType::Devx:
+      return -nic.destroy_mr(static_cast<DevxObject&>(object).key).value;
     case ObjectType::Uar:
       context.uar_objects[static_cast<UarObject&>(object).offset.index] = nullptr;
       return 0;
@@ -200,13 +231,52 @@ int release(Context& context, Object& object, EventRouter::Reported& reported) {
   return -EINVAL;
 }
 
+const char* name_of(ObjectType type) {
+  switch (type) {
+    case ObjectType::Pd:
+      return "protection domain";
+    case ObjectType::Cq:
+      return "completion queue";
+    case ObjectType::Qp:
+      return "queue pair";
+    case ObjectType::Xrcd:
+      return "XRC domain";
+    case ObjectType::Srq:
+      return "shared receive queue";
+    case ObjectType::Ah:
+      return "address handle";
+    case ObjectType::Mr:
+      return "memory region";
+    case ObjectType::Mw:
+      return "memory window";
+    case ObjectType::Dm:
+      return "device memory";
+    case ObjectType::Devx:
+      return "device object";
+    case ObjectType::Uar:
+      return "doorbell page";
+    case ObjectType::CompletionChannel:
+      return "completion channel";
+    case ObjectType::AsyncEvents:
+      return "event file";
+  }
+  return "object";
+}
+
 }  // namespace
 
 int destroy(Context& context, ObjectType type, std::uint64_t handle, EventRouter::Reported* reported) {
   Object* const object = context.handles.find(handle);
   if (object == nullptr) return -ENOENT;
   if (object->type != type) return -EINVAL;
-  if (object->users != 0) return -EBUSY;
+  if (object->users != 0) {
+    return refuse(EBUSY,
+                  fmt::format("A {} cannot be destroyed: {} objects that were made with it are still there.",
+                              name_of(type), object->users));
+  }
+  if (type == ObjectType::Qp && !static_cast<QpObject*>(object)->attached.empty()) {
+    return refuse(EBUSY, "ibv_destroy_qp: it is attached to a multicast group (ibv_detach_mcast first).");
+  }
   EventRouter::Reported counts;
   if (const int failure = release(context, *object, counts); failure != 0) return failure;
   context.handles.erase(handle);

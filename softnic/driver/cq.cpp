@@ -41,8 +41,10 @@ int read_driver_request(const UserBuffer& in, mlx5_ib_create_cq& request) {
   if ((request.flags & ~kKnownFlags) != 0) return -EINVAL;
   if (!is_cqe_size(request.cqe_size) || request.reserved0 != 0 || request.reserved1 != 0) return -EINVAL;
   if (request.cqe_comp_en != 0) return unsupported("CQE compression");
-  if ((request.flags & MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD) != 0) return -EOPNOTSUPP;
-  if ((request.flags & MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS) != 0) return -EOPNOTSUPP;
+  if ((request.flags & MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD) != 0)
+    return unsupported("CQEs padded to 128 bytes");
+  if ((request.flags & MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS) != 0)
+    return unsupported("CQE timestamps of real time");
   return 0;
 }
 
@@ -58,8 +60,16 @@ std::shared_ptr<UarPage> page_for(Context& context, const mlx5_ib_create_cq& req
 Outcome<CqCreated> create_cq(Context& context, const CqRequest& request, const DriverData& driver) {
   constexpr std::uint32_t kKnownCreateFlags =
       IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION | IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN;
-  if ((request.flags & ~kKnownCreateFlags) != 0) return tl::unexpected(-EOPNOTSUPP);
-  if (request.vector >= completion_vectors()) return tl::unexpected(-EINVAL);
+  if ((request.flags & ~kKnownCreateFlags) != 0) {
+    return tl::unexpected(
+        refuse(EOPNOTSUPP, fmt::format("ibv_create_cq: flags {:#x} are not known to the device.",
+                                       request.flags & ~kKnownCreateFlags)));
+  }
+  if (request.vector >= completion_vectors()) {
+    return tl::unexpected(
+        refuse(EINVAL, fmt::format("ibv_create_cq: completion vector {}; the device has 0 to {}.",
+                                   request.vector, completion_vectors() - 1)));
+  }
   const auto entries = ring_entries(context, request.entries);
   if (!entries) return tl::unexpected(entries.error());
   mlx5_ib_create_cq mlx5{};
@@ -72,12 +82,14 @@ Outcome<CqCreated> create_cq(Context& context, const CqRequest& request, const D
   auto cq = std::make_unique<CqObject>();
   cq->uar = page_for(context, mlx5);
   if (!cq->uar) return tl::unexpected(-EINVAL);
-  const auto cqn = context.nic->create_cq({.buffer = mlx5.buf_addr,
-                                           .doorbell_record = mlx5.db_addr,
-                                           .entries = *entries,
-                                           .cqe_size = mlx5.cqe_size,
-                                           .uar = cq->uar->id(),
-                                           .sink = &context.router});
+  const auto cqn =
+      context.nic->create_cq({.buffer = mlx5.buf_addr,
+                              .doorbell_record = mlx5.db_addr,
+                              .entries = *entries,
+                              .cqe_size = mlx5.cqe_size,
+                              .uar = cq->uar->id(),
+                              .sink = &context.router,
+                              .ignore_overrun = (request.flags & IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN) != 0});
   if (!cqn) return tl::unexpected(-cqn.error().value);
   context.router.add(*cqn, {.user_handle = request.user_handle,
                             .completions = request.channel,

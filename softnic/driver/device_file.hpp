@@ -19,7 +19,7 @@ class DeviceFile final : public File, public Closable {
   ssize_t write(const void* bytes, std::size_t size) override;
   int before_mmap(std::size_t length, int protection, int flags, off_t offset) override;
   void after_mmap(void* address, std::size_t length, off_t offset) override;
-  bool is_device() const override { return true; }
+  dev_t device_number() const override;
 
   // Releases everything now; every later call answers EIO.
   void shut_down() override;
@@ -27,6 +27,7 @@ class DeviceFile final : public File, public Closable {
  private:
   // In a child of fork() the locks may be held by threads that are not here, and the NIC is the parent's.
   bool inherited() const;
+  int ioctl_of_child(unsigned long request, void* argument);
 
   std::mutex mutex_;
   std::unique_ptr<Context> context_;  // guarded by mutex_; null once shut down

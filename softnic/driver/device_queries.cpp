@@ -17,6 +17,11 @@ constexpr std::uint64_t kClockKilohertz = 1'000'000;  // the device's clock coun
 constexpr std::uint16_t kMaxModerationCount = 0xffff;
 constexpr std::uint16_t kMaxModerationPeriod = 0xfff;
 
+// What a ConnectX-7 does with memory that is paged on demand (odp_caps of ibv_devinfo -v).
+constexpr std::uint32_t kConnectedOnDemand = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_WRITE |
+                                             IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC |
+                                             IBV_ODP_SUPPORT_SRQ_RECV;
+
 // fw_ver is three numbers in one: fw_rev_maj(), fw_rev_min() and fw_rev_sub() in the kernel's mlx5 driver.
 std::uint64_t firmware_number(const std::string& text) {
   unsigned major = 0;
@@ -85,6 +90,12 @@ ib_uverbs_ex_query_device_resp query_device_ex(const nic::Nic& nic) {
   answer.timestamp_mask = ~std::uint64_t{0} >> 1;
   answer.hca_core_clock = kClockKilohertz;
   answer.device_cap_flags_ex = answer.base.device_cap_flags;
+  answer.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+  answer.odp_caps.per_transport_caps = {.rc_odp_caps = kConnectedOnDemand | IBV_ODP_SUPPORT_RECV,
+                                        .uc_odp_caps = 0,
+                                        .ud_odp_caps = IBV_ODP_SUPPORT_SEND};
+  answer.xrc_odp_caps = kConnectedOnDemand;
+  answer.max_dm_size = kDeviceMemory;
   answer.cq_moderation_caps.max_cq_moderation_count = kMaxModerationCount;
   answer.cq_moderation_caps.max_cq_moderation_period = kMaxModerationPeriod;
   return answer;
@@ -134,7 +145,7 @@ int query_port(const nic::Nic& nic, std::uint64_t port, ib_uverbs_query_port_res
   answer.active_speed = attributes.active_speed;
   answer.phys_state = attributes.phys_state;
   answer.link_layer = attributes.link_layer;
-  answer.flags = IB_UVERBS_QPF_GRH_REQUIRED;
+  answer.flags = attributes.link_layer == IBV_LINK_LAYER_ETHERNET ? IB_UVERBS_QPF_GRH_REQUIRED : 0;
   flags2 = attributes.port_cap_flags2;
   return 0;
 }

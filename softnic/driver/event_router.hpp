@@ -25,9 +25,11 @@ class EventRouter final : public nic::EventSink {
   void completion(nic::Cqn cq) override;
   void cq_event(nic::Cqn cq, ibv_event_type event) override;
   void qp_event(nic::Qpn qp, ibv_event_type event) override;
+  void srq_event(nic::Srqn srq, ibv_event_type event) override;
 
   void add(nic::Cqn cq, EventRoute route);
   void add(nic::Qpn qp, EventRoute route);
+  void add(nic::Srqn srq, EventRoute route);
 
   struct Reported {
     std::uint32_t completions = 0;
@@ -35,12 +37,15 @@ class EventRouter final : public nic::EventSink {
   };
   // After the NIC has forgotten the object: its unread events go, the number of read ones is the answer.
   Reported remove(nic::Cqn cq);
-  Reported remove(nic::Qpn qp);
+  // The route of one handle: an XRC target may have several.
+  Reported remove(nic::Qpn qp, std::uint64_t user_handle);
+  Reported remove(nic::Srqn srq);
 
  private:
   std::mutex mutex_;
   std::unordered_map<std::uint32_t, EventRoute> cqs_;  // guarded by mutex_
-  std::unordered_map<std::uint32_t, EventRoute> qps_;
+  std::unordered_multimap<std::uint32_t, EventRoute> qps_;
+  std::unordered_map<std::uint32_t, EventRoute> srqs_;
 };
 
 }  // namespace qpair::softnic::driver

@@ -29,7 +29,8 @@ class File {
   // Before the real mmap of the file: 0, or why not. After it: where the program has it.
   virtual int before_mmap(std::size_t length, int protection, int flags, off_t offset);  // -ENODEV
   virtual void after_mmap(void* address, std::size_t length, off_t offset);
-  virtual bool is_device() const { return false; }  // fstat then shows the character device
+  // Not 0: fstat shows the character device of that number.
+  virtual dev_t device_number() const { return 0; }
 };
 
 // Opens /dev/infiniband/uverbs0. `fd`: the new descriptor. Negative errno: why not.
@@ -59,6 +60,9 @@ class FileTable {
   void after_fork_in_parent();
   void after_fork_in_child();
 
+  // Memory is the parent's, and everything else the child's own.
+  bool in_child_of_vfork() const;
+
  private:
   struct Entry {
     std::shared_ptr<File> file;
@@ -72,7 +76,6 @@ class FileTable {
   std::atomic<Entry*>* slot(int fd) const;
   std::unique_ptr<Entry> take(int fd);
   void put(int fd, std::unique_ptr<Entry> entry);
-  bool in_child_of_vfork() const;
 
   static inline constinit std::atomic<bool> in_use_{false};
   std::array<std::atomic<Block*>, kBlocks> blocks_{};

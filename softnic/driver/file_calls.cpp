@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 
+#include "softnic/driver/cm_file.hpp"
 #include "softnic/driver/file.hpp"
 
 namespace qpair::softnic::driver {
@@ -70,15 +71,18 @@ void after_file_mmap(int fd, void* address, std::size_t length, off_t offset) {
   });
 }
 
-bool file_is_device(int fd) {
+dev_t file_device_number(int fd) {
   const auto file = FileTable::instance().find(fd);
-  return file != nullptr && file->is_device();
+  return file != nullptr ? file->device_number() : 0;
 }
 
-int open_device_file(int flags) {
+namespace {
+
+template <typename Open>
+int open_file(int flags, const Open& open) {
   try {
     std::shared_ptr<File> file;
-    const int fd = open_device(file);
+    const int fd = open(file);
     if (fd < 0) return fd;
     fcntl(fd, F_SETFD, (flags & O_CLOEXEC) != 0 ? FD_CLOEXEC : 0);
     if ((flags & O_NONBLOCK) != 0) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
@@ -87,6 +91,16 @@ int open_device_file(int flags) {
   } catch (const std::exception&) {
     return -ENOMEM;
   }
+}
+
+}  // namespace
+
+int open_device_file(int flags) {
+  return open_file(flags, [](std::shared_ptr<File>& file) { return open_device(file); });
+}
+
+int open_cm_file(int flags, const std::string& scratch) {
+  return open_file(flags, [&](std::shared_ptr<File>& file) { return CmFile::open(scratch, file); });
 }
 
 void make_unreadable(int fd) {

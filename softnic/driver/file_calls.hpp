@@ -7,6 +7,7 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <string>
 
 namespace qpair::softnic::driver {
 
@@ -25,10 +26,12 @@ Outcome file_readv(int fd, const iovec* vectors, int count);
 Outcome before_file_mmap(int fd, std::size_t length, int protection, int flags, off_t offset);
 void after_file_mmap(int fd, void* address, std::size_t length, off_t offset);
 
-bool file_is_device(int fd);
+dev_t file_device_number(int fd);  // 0: it is no device of ours
 
 // Opens the device as open() with `flags` does. A descriptor, or a negative errno.
 int open_device_file(int flags);
+// The same for /dev/infiniband/rdma_cm. `scratch`: the process's scratch directory.
+int open_cm_file(int flags, const std::string& scratch);
 // From now on reading from `fd` is EINVAL, as of a sysfs attribute that the kernel refuses to show.
 void make_unreadable(int fd);
 

@@ -32,11 +32,13 @@ Cleared trailing(const ib_uverbs_attr& attribute, std::size_t known) {
 }
 
 const MethodSpec* find_method(std::uint16_t object, std::uint16_t method) {
-  const auto methods = ioctl_methods();
-  const auto found = std::find_if(methods.begin(), methods.end(), [&](const MethodSpec& spec) {
-    return spec.object == object && spec.method == method;
-  });
-  return found == methods.end() ? nullptr : &*found;
+  for (const auto methods : {ioctl_methods(), memory_methods(), devx_methods()}) {
+    const auto found = std::find_if(methods.begin(), methods.end(), [&](const MethodSpec& spec) {
+      return spec.object == object && spec.method == method;
+    });
+    if (found != methods.end()) return &*found;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -160,6 +162,7 @@ int IoctlCall::check(Slot& slot) const {
       if (attribute.data_s64 < 0) return -EINVAL;
       slot.object = context.handles.find(attribute.data);
       if (slot.object == nullptr) return -ENOENT;
+      if (spec.object == kAnyObject) return 0;
       return static_cast<std::uint16_t>(slot.object->type) == spec.object ? 0 : -EINVAL;
     case AttributeType::Descriptor: {
       if (attribute.attr_data.reserved != 0 || attribute.len != 0) return -EINVAL;

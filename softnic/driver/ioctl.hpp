@@ -35,9 +35,12 @@ struct MethodSpec {
   int (*handler)(IoctlCall&);
 };
 
-std::span<const MethodSpec> ioctl_methods();  // ioctl_methods.cpp
+std::span<const MethodSpec> ioctl_methods();   // ioctl_methods.cpp
+std::span<const MethodSpec> memory_methods();  // ioctl_memory.cpp
+std::span<const MethodSpec> devx_methods();    // ioctl_devx.cpp
 
-inline constexpr std::size_t kMaxSpecs = 18;  // of one method
+inline constexpr std::uint16_t kAnyObject = 0xffff;  // a handle of whatever type
+inline constexpr std::size_t kMaxSpecs = 18;         // of one method
 
 // A method's attributes, as the handler sees them.
 class IoctlCall {

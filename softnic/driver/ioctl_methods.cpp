@@ -1,9 +1,10 @@
-// Every method of the ioctl interface that the device has, and what each declares. As uverbs_std_types_*.c in
+// The methods of the ioctl interface that the device has, and what each declares; those about memory are in
+// ioctl_memory.cpp, the device's own commands in ioctl_devx.cpp. As uverbs_std_types_*.c in
 // the kernel's drivers/infiniband/core, and the mlx5 ones in drivers/infiniband/hw/mlx5/main.c and
 // std_types.c.
 //
 // What is not here is EPROTONOSUPPORT, as on a kernel without it, and libibverbs falls back or reports
-// EOPNOTSUPP: SRQ, MW, XRCD, WQ, FLOW, COUNTERS, DM; mlx5's DEVX, VAR, PP, flow matchers and steering
+// EOPNOTSUPP: WQ, FLOW, COUNTERS; mlx5's VAR, PP, flow matchers and steering
 // anchors.
 
 #include <rdma/ib_user_ioctl_verbs.h>
@@ -19,84 +20,12 @@
 
 #include "softnic/driver/event_file.hpp"
 #include "softnic/driver/ioctl.hpp"
+#include "softnic/driver/ioctl_attributes.hpp"
 #include "softnic/driver/refusal.hpp"
 #include "softnic/driver/write_commands.hpp"
 
 namespace qpair::softnic::driver {
 namespace {
-
-// ---- How attributes are declared
-// ----------------------------------------------------------------------------------
-
-constexpr std::uint16_t kAnySize = 0xffff;
-
-template <typename T>
-constexpr AttributeSpec in(std::uint16_t id, Need need = Need::Mandatory) {
-  return {.id = id, .type = AttributeType::In, .need = need, .min_size = sizeof(T), .max_size = sizeof(T)};
-}
-
-template <typename T>
-constexpr AttributeSpec out(std::uint16_t id, Need need = Need::Mandatory) {
-  return {.id = id, .type = AttributeType::Out, .need = need, .min_size = sizeof(T), .max_size = sizeof(T)};
-}
-
-template <typename T>
-constexpr AttributeSpec in_struct(std::uint16_t id, std::size_t min_size) {
-  return {.id = id,
-          .type = AttributeType::In,
-          .need = Need::Mandatory,
-          .min_size = static_cast<std::uint16_t>(min_size),
-          .max_size = sizeof(T),
-          .zero_trailing = true};
-}
-
-template <typename T>
-constexpr AttributeSpec out_struct(std::uint16_t id, std::size_t min_size) {
-  AttributeSpec spec = in_struct<T>(id, min_size);
-  spec.type = AttributeType::Out;
-  return spec;
-}
-
-constexpr AttributeSpec in_bytes(std::uint16_t id, std::uint16_t min_size, Need need) {
-  return {.id = id, .type = AttributeType::In, .need = need, .min_size = min_size, .max_size = kAnySize};
-}
-
-constexpr AttributeSpec out_bytes(std::uint16_t id, std::uint16_t min_size, Need need) {
-  return {.id = id, .type = AttributeType::Out, .need = need, .min_size = min_size, .max_size = kAnySize};
-}
-
-constexpr AttributeSpec constant(std::uint16_t id) {
-  return in<std::uint64_t>(id);
-}
-
-constexpr AttributeSpec flags(std::uint16_t id, Need need = Need::Optional) {
-  return {.id = id, .type = AttributeType::In, .need = need, .min_size = 4, .max_size = 8};
-}
-
-constexpr AttributeSpec handle(std::uint16_t id, std::uint16_t object, Access access,
-                               Need need = Need::Mandatory) {
-  return {.id = id, .type = AttributeType::Handle, .need = need, .object = object, .access = access};
-}
-
-constexpr AttributeSpec descriptor(std::uint16_t id, std::uint16_t object, Access access,
-                                   Need need = Need::Optional) {
-  return {.id = id, .type = AttributeType::Descriptor, .need = need, .object = object, .access = access};
-}
-
-constexpr AttributeSpec kDriverIn = in_bytes(UVERBS_ATTR_UHW_IN, 0, Need::Optional);
-constexpr AttributeSpec kDriverOut = out_bytes(UVERBS_ATTR_UHW_OUT, 0, Need::Optional);
-
-// The first failure of several.
-template <typename... Failures>
-int first_of(Failures... failures) {
-  int first = 0;
-  static_cast<void>(((first = failures, first != 0) || ...));
-  return first;
-}
-
-bool opened(const IoctlCall& call) {
-  return call.context.opened;
-}
 
 // ---- Device
 // -------------------------------------------------------------------------------------------------------
@@ -212,7 +141,9 @@ ib_uverbs_gid_entry gid_entry(const nic::GidEntry& from) {
   std::memcpy(entry.gid, from.gid.raw, sizeof entry.gid);
   entry.gid_index = from.index;
   entry.port_num = 1;
-  entry.gid_type = from.roce_v2 ? IB_UVERBS_GID_TYPE_ROCE_V2 : IB_UVERBS_GID_TYPE_ROCE_V1;
+  entry.gid_type = from.infiniband ? IB_UVERBS_GID_TYPE_IB
+                   : from.roce_v2  ? IB_UVERBS_GID_TYPE_ROCE_V2
+                                   : IB_UVERBS_GID_TYPE_ROCE_V1;
   entry.netdev_ifindex = from.net_device_index;
   return entry;
 }
@@ -295,11 +226,6 @@ std::shared_ptr<EventQueue> event_queue(const IoctlCall& call, EventKind kind, s
 // ---- Protection domains
 // -------------------------------------------------------------------------------------------
 
-// The object was destroyed before the handler ran, and there is nothing to say about it.
-int destroyed(IoctlCall& /*call*/) {
-  return 0;
-}
-
 constexpr AttributeSpec kDestroyPd[] = {
     handle(UVERBS_ATTR_DESTROY_PD_HANDLE, UVERBS_OBJECT_PD, Access::Destroy),
 };
@@ -366,6 +292,65 @@ int cq_destroyed(IoctlCall& call) {
   return call.put(UVERBS_ATTR_DESTROY_CQ_RESP, answer);
 }
 
+// ---- Shared receive queues
+// ----------------------------------------------------------------------------------------
+
+constexpr AttributeSpec kCreateSrq[] = {
+    handle(UVERBS_ATTR_CREATE_SRQ_HANDLE, UVERBS_OBJECT_SRQ, Access::New),
+    handle(UVERBS_ATTR_CREATE_SRQ_PD_HANDLE, UVERBS_OBJECT_PD, Access::Read),
+    constant(UVERBS_ATTR_CREATE_SRQ_TYPE),
+    in<std::uint64_t>(UVERBS_ATTR_CREATE_SRQ_USER_HANDLE),
+    in<std::uint32_t>(UVERBS_ATTR_CREATE_SRQ_MAX_WR),
+    in<std::uint32_t>(UVERBS_ATTR_CREATE_SRQ_MAX_SGE),
+    in<std::uint32_t>(UVERBS_ATTR_CREATE_SRQ_LIMIT),
+    handle(UVERBS_ATTR_CREATE_SRQ_XRCD_HANDLE, UVERBS_OBJECT_XRCD, Access::Read, Need::Optional),
+    handle(UVERBS_ATTR_CREATE_SRQ_CQ_HANDLE, UVERBS_OBJECT_CQ, Access::Read, Need::Optional),
+    in<std::uint32_t>(UVERBS_ATTR_CREATE_SRQ_MAX_NUM_TAGS, Need::Optional),
+    descriptor(UVERBS_ATTR_CREATE_SRQ_EVENT_FD, UVERBS_OBJECT_ASYNC_EVENT, Access::Read),
+    out<std::uint32_t>(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR),
+    out<std::uint32_t>(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE),
+    out<std::uint32_t>(UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM, Need::Optional),
+    kDriverIn,
+    kDriverOut,
+};
+
+int create_srq_method(IoctlCall& call) {
+  if (!opened(call)) return -EINVAL;
+  SrqRequest asked;
+  if (const int bad = first_of(call.get(UVERBS_ATTR_CREATE_SRQ_USER_HANDLE, asked.user_handle),
+                               call.get(UVERBS_ATTR_CREATE_SRQ_MAX_WR, asked.max_wr),
+                               call.get(UVERBS_ATTR_CREATE_SRQ_MAX_SGE, asked.max_sge));
+      bad != 0) {
+    return bad;
+  }
+  asked.type = call.constant(UVERBS_ATTR_CREATE_SRQ_TYPE);
+  asked.pd = call.object<PdObject>(UVERBS_ATTR_CREATE_SRQ_PD_HANDLE);
+  asked.xrcd = call.object<XrcdObject>(UVERBS_ATTR_CREATE_SRQ_XRCD_HANDLE);
+  asked.cq = call.object<CqObject>(UVERBS_ATTR_CREATE_SRQ_CQ_HANDLE);
+  asked.async = event_queue(call, EventKind::Async, UVERBS_ATTR_CREATE_SRQ_EVENT_FD);
+  const auto made = create_srq(call.context, asked, call.driver_data());
+  if (!made) return made.error();
+  const int failure = first_of(call.put(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, made->max_wr),
+                               call.put(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, made->max_sge),
+                               call.put(UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM, made->srqn),
+                               call.put_handle(UVERBS_ATTR_CREATE_SRQ_HANDLE, made->handle));
+  return undo(call.context, ObjectType::Srq, made->handle, failure);
+}
+
+constexpr AttributeSpec kDestroySrq[] = {
+    handle(UVERBS_ATTR_DESTROY_SRQ_HANDLE, UVERBS_OBJECT_SRQ, Access::Destroy),
+    out<ib_uverbs_destroy_srq_resp>(UVERBS_ATTR_DESTROY_SRQ_RESP),
+};
+
+int srq_destroyed(IoctlCall& call) {
+  const ib_uverbs_destroy_srq_resp answer{.events_reported = call.reported.async};
+  return call.put(UVERBS_ATTR_DESTROY_SRQ_RESP, answer);
+}
+
+constexpr AttributeSpec kDestroyXrcd[] = {
+    handle(UVERBS_ATTR_DESTROY_XRCD_HANDLE, UVERBS_OBJECT_XRCD, Access::Destroy),
+};
+
 // ---- Queue pairs
 // --------------------------------------------------------------------------------------------------
 
@@ -413,9 +398,12 @@ int create_qp_method(IoctlCall& call) {
                         .max_send_sge = cap.max_send_sge,
                         .max_recv_sge = cap.max_recv_sge,
                         .max_inline_data = cap.max_inline_data};
+  if ((type == IB_UVERBS_QPT_XRC_TGT) != call.has(UVERBS_ATTR_CREATE_QP_XRCD_HANDLE)) return -EINVAL;
+  asked.xrcd = call.object<XrcdObject>(UVERBS_ATTR_CREATE_QP_XRCD_HANDLE);
   asked.pd = call.object<PdObject>(UVERBS_ATTR_CREATE_QP_PD_HANDLE);
   asked.send_cq = call.object<CqObject>(UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE);
   asked.recv_cq = call.object<CqObject>(UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE);
+  asked.srq = call.object<SrqObject>(UVERBS_ATTR_CREATE_QP_SRQ_HANDLE);
   asked.async = event_queue(call, EventKind::Async, UVERBS_ATTR_CREATE_QP_EVENT_FD);
   const auto made = create_qp(call.context, asked, call.driver_data());
   if (!made) return made.error();
@@ -438,82 +426,6 @@ constexpr AttributeSpec kDestroyQp[] = {
 int qp_destroyed(IoctlCall& call) {
   const ib_uverbs_destroy_qp_resp answer{.events_reported = call.reported.async};
   return call.put(UVERBS_ATTR_DESTROY_QP_RESP, answer);
-}
-
-// ---- Memory regions
-// -----------------------------------------------------------------------------------------------
-
-constexpr AttributeSpec kDestroyMr[] = {
-    handle(UVERBS_ATTR_DESTROY_MR_HANDLE, UVERBS_OBJECT_MR, Access::Destroy),
-};
-
-constexpr AttributeSpec kQueryMr[] = {
-    handle(UVERBS_ATTR_QUERY_MR_HANDLE, UVERBS_OBJECT_MR, Access::Read),
-    out<std::uint32_t>(UVERBS_ATTR_QUERY_MR_RESP_LKEY),
-    out<std::uint32_t>(UVERBS_ATTR_QUERY_MR_RESP_RKEY),
-    out<std::uint64_t>(UVERBS_ATTR_QUERY_MR_RESP_LENGTH),
-    out<std::uint64_t>(UVERBS_ATTR_QUERY_MR_RESP_IOVA, Need::Optional),
-};
-
-int query_mr(IoctlCall& call) {
-  const auto* const mr = call.object<MrObject>(UVERBS_ATTR_QUERY_MR_HANDLE);
-  const auto key = static_cast<std::uint32_t>(mr->key);
-  return first_of(call.put(UVERBS_ATTR_QUERY_MR_RESP_LKEY, key),
-                  call.put(UVERBS_ATTR_QUERY_MR_RESP_RKEY, key),
-                  call.put(UVERBS_ATTR_QUERY_MR_RESP_LENGTH, mr->parameters.length),
-                  call.put(UVERBS_ATTR_QUERY_MR_RESP_IOVA, mr->parameters.iova));
-}
-
-constexpr AttributeSpec kAdviseMr[] = {
-    handle(UVERBS_ATTR_ADVISE_MR_PD_HANDLE, UVERBS_OBJECT_PD, Access::Read),
-    constant(UVERBS_ATTR_ADVISE_MR_ADVICE),
-    flags(UVERBS_ATTR_ADVISE_MR_FLAGS, Need::Mandatory),
-    in_bytes(UVERBS_ATTR_ADVISE_MR_SGE_LIST, sizeof(ib_uverbs_sge), Need::Mandatory),
-};
-
-// Advice is about on-demand paging, which the device does not have.
-int advise_mr(IoctlCall& call) {
-  std::uint32_t flush = 0;
-  if (const int bad = call.get_flags(UVERBS_ATTR_ADVISE_MR_FLAGS, IB_UVERBS_ADVISE_MR_FLAG_FLUSH, flush);
-      bad != 0) {
-    return bad;
-  }
-  return -EOPNOTSUPP;
-}
-
-constexpr AttributeSpec kRegDmabuf[] = {
-    handle(UVERBS_ATTR_REG_DMABUF_MR_HANDLE, UVERBS_OBJECT_MR, Access::New),
-    handle(UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE, UVERBS_OBJECT_PD, Access::Read),
-    in<std::uint64_t>(UVERBS_ATTR_REG_DMABUF_MR_OFFSET),
-    in<std::uint64_t>(UVERBS_ATTR_REG_DMABUF_MR_LENGTH),
-    in<std::uint64_t>(UVERBS_ATTR_REG_DMABUF_MR_IOVA),
-    in<std::int32_t>(UVERBS_ATTR_REG_DMABUF_MR_FD),
-    flags(UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS),
-    out<std::uint32_t>(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY),
-    out<std::uint32_t>(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY),
-};
-
-int reg_dmabuf_mr(IoctlCall& call) {
-  constexpr std::uint32_t kAccess = IB_UVERBS_ACCESS_LOCAL_WRITE | IB_UVERBS_ACCESS_REMOTE_WRITE |
-                                    IB_UVERBS_ACCESS_REMOTE_READ | IB_UVERBS_ACCESS_REMOTE_ATOMIC |
-                                    IB_UVERBS_ACCESS_RELAXED_ORDERING;
-  MrRequest asked{};
-  std::int32_t fd = -1;
-  if (const int bad = first_of(call.get(UVERBS_ATTR_REG_DMABUF_MR_OFFSET, asked.start),
-                               call.get(UVERBS_ATTR_REG_DMABUF_MR_LENGTH, asked.length),
-                               call.get(UVERBS_ATTR_REG_DMABUF_MR_IOVA, asked.iova),
-                               call.get(UVERBS_ATTR_REG_DMABUF_MR_FD, fd),
-                               call.get_flags(UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS, kAccess, asked.access));
-      bad != 0) {
-    return bad;
-  }
-  asked.pd = call.object<PdObject>(UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE);
-  const auto made = create_dmabuf_mr(call.context, asked, fd);
-  if (!made) return made.error();
-  const int failure = first_of(call.put(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, made->key),
-                               call.put(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, made->key),
-                               call.put_handle(UVERBS_ATTR_REG_DMABUF_MR_HANDLE, made->handle));
-  return undo(call.context, ObjectType::Mr, made->handle, failure);
 }
 
 // ---- Doorbell pages
@@ -557,12 +469,11 @@ constexpr MethodSpec kMethods[] = {
     {UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY, kDestroyAh, destroyed},
     {UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_CREATE, kCreateCq, create_cq_method},
     {UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY, kDestroyCq, cq_destroyed},
+    {UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_CREATE, kCreateSrq, create_srq_method},
+    {UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_DESTROY, kDestroySrq, srq_destroyed},
+    {UVERBS_OBJECT_XRCD, UVERBS_METHOD_XRCD_DESTROY, kDestroyXrcd, destroyed},
     {UVERBS_OBJECT_QP, UVERBS_METHOD_QP_CREATE, kCreateQp, create_qp_method},
     {UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY, kDestroyQp, qp_destroyed},
-    {UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY, kDestroyMr, destroyed},
-    {UVERBS_OBJECT_MR, UVERBS_METHOD_QUERY_MR, kQueryMr, query_mr},
-    {UVERBS_OBJECT_MR, UVERBS_METHOD_ADVISE_MR, kAdviseMr, advise_mr},
-    {UVERBS_OBJECT_MR, UVERBS_METHOD_REG_DMABUF_MR, kRegDmabuf, reg_dmabuf_mr},
     {MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_ALLOC, kAllocUar, alloc_uar},
     {MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY, kDestroyUar, destroyed},
 };

@@ -1,5 +1,6 @@
 #include "softnic/driver/modify_qp.hpp"
 
+#include <fmt/format.h>
 #include <rdma/mlx5-abi.h>
 
 #include <algorithm>
@@ -80,7 +81,12 @@ ibv_qp_attr attributes_of(const ib_uverbs_ex_modify_qp& command) {
 // asked.
 int check(Context& context, const ib_uverbs_modify_qp& command) {
   const std::uint32_t mask = command.attr_mask;
-  if ((mask & IBV_QP_PORT) != 0 && command.port_num != 1) return -EINVAL;
+  const auto out_of_range = [](const char* name, unsigned value, const char* allowed) {
+    return refuse(EINVAL, fmt::format("ibv_modify_qp: {} is {}; {}.", name, value, allowed));
+  };
+  if ((mask & IBV_QP_PORT) != 0 && command.port_num != 1) {
+    return out_of_range("port_num", command.port_num, "the device has port 1");
+  }
   if ((mask & IBV_QP_AV) != 0) {
     if (const int bad = check_address(context, address_of(command.dest)); bad != 0) {
       return refuse(EINVAL,
@@ -89,16 +95,36 @@ int check(Context& context, const ib_uverbs_modify_qp& command) {
     }
   }
   if ((mask & IBV_QP_ALT_PATH) != 0) {
-    if (command.alt_port_num != 1) return -EINVAL;
+    if (command.alt_port_num != 1) {
+      return out_of_range("alt_port_num", command.alt_port_num, "the device has port 1");
+    }
     if (const int bad = check_address(context, address_of(command.alt_dest)); bad != 0) return bad;
   }
-  if ((mask & IBV_QP_CUR_STATE) != 0 && command.cur_qp_state > IBV_QPS_ERR) return -EINVAL;
-  if ((mask & IBV_QP_STATE) != 0 && command.qp_state > IBV_QPS_ERR) return -EINVAL;
-  if ((mask & IBV_QP_PATH_MTU) != 0 && (command.path_mtu < IBV_MTU_256 || command.path_mtu > IBV_MTU_4096)) {
-    return -EINVAL;
+  if ((mask & IBV_QP_CUR_STATE) != 0 && command.cur_qp_state > IBV_QPS_ERR) {
+    return out_of_range("cur_qp_state", command.cur_qp_state, "it is not one of enum ibv_qp_state");
   }
-  if ((mask & IBV_QP_PATH_MIG_STATE) != 0 && command.path_mig_state > IBV_MIG_ARMED) return -EINVAL;
+  if ((mask & IBV_QP_STATE) != 0 && command.qp_state > IBV_QPS_ERR) {
+    return out_of_range("qp_state", command.qp_state, "it is not one of enum ibv_qp_state");
+  }
+  if ((mask & IBV_QP_PATH_MTU) != 0 && (command.path_mtu < IBV_MTU_256 || command.path_mtu > IBV_MTU_4096)) {
+    return out_of_range("path_mtu", command.path_mtu, "it is not one of enum ibv_mtu");
+  }
+  if ((mask & IBV_QP_PATH_MIG_STATE) != 0 && command.path_mig_state > IBV_MIG_ARMED) {
+    return out_of_range("path_mig_state", command.path_mig_state, "it is not one of enum ibv_mig_state");
+  }
   return 0;
+}
+
+// What the other side of an XRC has, programs set on both (modify_qp_mask() in the kernel's uverbs_cmd.c).
+std::uint32_t without_other_side(ibv_qp_type type, std::uint32_t mask) {
+  switch (type) {
+    case IBV_QPT_XRC_SEND:
+      return mask & ~std::uint32_t{IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER};
+    case IBV_QPT_XRC_RECV:
+      return mask & ~std::uint32_t{IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY};
+    default:
+      return mask;
+  }
 }
 
 template <typename To, typename From>
@@ -124,23 +150,29 @@ ibv_ah_attr address_of(const ib_uverbs_ah_attr& attributes) {
   return address;
 }
 
-// mlx5_ib_modify_qp(): burst limits and connection options of cards that have them.
-int modify_qp_driver(const DriverData& driver) {
+// mlx5_ib_modify_qp(): burst limits and connection options of cards that have them. A DC target learns its
+// number when it goes to RTR (mlx5_ib_modify_dct()); here it has it from the start.
+int modify_qp_driver(const QpObject& qp, const DriverData& driver) {
   mlx5_ib_modify_qp request{};
   if (driver.in.size == 0) return 0;
   if (driver.in.size < offsetof(mlx5_ib_modify_qp, ece_options)) return -EINVAL;
   if (!copy_from_user(&request, driver.in.address, std::min(driver.in.size, sizeof request))) return -EFAULT;
   if (request.comp_mask != 0 || request.burst_info.reserved != 0) return -EOPNOTSUPP;
-  if (request.burst_info.max_burst_sz != 0 || request.burst_info.typical_pkt_sz != 0) return -EOPNOTSUPP;
+  if (request.burst_info.max_burst_sz != 0 || request.burst_info.typical_pkt_sz != 0) {
+    return unsupported("Rate limits of a queue pair");
+  }
   const std::size_t size = std::min(driver.out.size, sizeof(mlx5_ib_modify_qp_resp));
   const mlx5_ib_modify_qp_resp answer{
-      .response_length = static_cast<std::uint32_t>(size), .dctn = 0, .ece_options = 0, .reserved = 0};
+      .response_length = static_cast<std::uint32_t>(size),
+      .dctn = qp.type == nic::kDcTarget ? static_cast<std::uint32_t>(qp.qpn) : 0,
+      .ece_options = 0,
+      .reserved = 0};
   return copy_to_user(driver.out.address, &answer, size) ? 0 : -EFAULT;
 }
 
 int modify_qp(Context& context, const QpObject& qp, const ib_uverbs_ex_modify_qp& command) {
-  const std::uint32_t mask = command.base.attr_mask;
   if (const int bad = check(context, command.base); bad != 0) return bad;
+  const std::uint32_t mask = without_other_side(qp.type, command.base.attr_mask);
   const ibv_qp_attr attributes = attributes_of(command);
   return -context.nic->modify_qp(qp.qpn, attributes, static_cast<int>(mask)).value;
 }

@@ -14,7 +14,7 @@ inline constexpr std::uint32_t kRateLimitAttribute = 1U << 25;        // IB_QP_R
 ibv_ah_attr address_of(const ib_uverbs_ah_attr& attributes);
 
 int modify_qp(Context& context, const QpObject& qp, const ib_uverbs_ex_modify_qp& command);
-int modify_qp_driver(const DriverData& driver);
+int modify_qp_driver(const QpObject& qp, const DriverData& driver);
 int query_qp(Context& context, const QpObject& qp, ib_uverbs_query_qp_resp& answer);
 
 }  // namespace qpair::softnic::driver

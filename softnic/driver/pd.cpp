@@ -1,22 +1,17 @@
 // Protection domains, and the address handles that live in them.
 
+#include <fmt/format.h>
 #include <rdma/mlx5-abi.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "softnic/driver/context.hpp"
+#include "softnic/driver/refusal.hpp"
+#include "softnic/nic/address_vector.hpp"
 
 namespace qpair::softnic::driver {
 namespace {
-
-// The Ethernet address that a real kernel would find by ARP. Nothing here looks at it: packets go by IP.
-void ethernet_address(const ibv_gid& gid, std::uint8_t (&address)[ETH_ALEN]) {
-  address[0] = 0x02;  // locally administered
-  address[1] = 0x00;
-  std::memcpy(address + 2, gid.raw + 12, 4);
-}
 
 bool has_gid(const nic::Nic& nic, std::uint8_t index) {
   return std::any_of(nic.gids().begin(), nic.gids().end(),
@@ -45,7 +40,9 @@ Outcome<std::uint32_t> create_pd(Context& context, const DriverData& driver) {
 // rdma_check_ah_attr() and rdma_fill_sgid_attr() in the kernel's drivers/infiniband/core/verbs.c.
 int check_address(Context& context, const ibv_ah_attr& attributes) {
   if (attributes.port_num != 1) return -EINVAL;
-  if (attributes.is_global == 0) return -EINVAL;  // RoCE has no LIDs
+  if (attributes.is_global == 0) {  // RoCE has no LIDs
+    return context.nic->port().link_layer == IBV_LINK_LAYER_INFINIBAND ? 0 : -EINVAL;
+  }
   return has_gid(*context.nic, attributes.grh.sgid_index) ? 0 : -EINVAL;
 }
 
@@ -53,12 +50,18 @@ Outcome<std::uint32_t> create_ah(Context& context, const AhRequest& request, con
   int failure = 0;
   auto* const pd = context.handles.get<PdObject>(request.pd_handle, failure);
   if (pd == nullptr) return tl::unexpected(-EINVAL);
-  if (const int bad = check_address(context, request.attributes); bad != 0) return tl::unexpected(bad);
+  if (const int bad = check_address(context, request.attributes); bad != 0) {
+    return tl::unexpected(
+        refuse(-bad, fmt::format("ibv_create_ah: port_num {}, is_global {}, sgid_index {}; RoCE needs port "
+                                 "1, is_global 1 and a GID index that the port's table has.",
+                                 request.attributes.port_num, request.attributes.is_global,
+                                 request.attributes.grh.sgid_index)));
+  }
   mlx5_ib_create_ah_resp answer{};
   constexpr std::size_t kSmallest = offsetof(mlx5_ib_create_ah_resp, reserved);
   if (driver.out.size < kSmallest) return tl::unexpected(-EINVAL);
   answer.response_length = kSmallest;
-  ethernet_address(request.attributes.grh.dgid, answer.dmac);
+  std::ranges::copy(nic::ethernet_address(request.attributes.grh.dgid), answer.dmac);
   const std::int64_t handle = context.handles.insert(std::make_unique<AhObject>(*pd));
   if (handle < 0) return tl::unexpected(static_cast<int>(handle));
   ++pd->users;

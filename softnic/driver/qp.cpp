@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::uint32_t kKnownFlags = MLX5_QP_FLAG_SIGNATURE | MLX5_QP_FLAG_SCATTER_CQE |
                                       MLX5_QP_FLAG_ALLOW_SCATTER_CQE | MLX5_QP_FLAG_BFREG_INDEX |
-                                      MLX5_QP_FLAG_UAR_PAGE_INDEX | MLX5_QP_FLAG_PACKET_BASED_CREDIT_MODE;
+                                      MLX5_QP_FLAG_UAR_PAGE_INDEX | MLX5_QP_FLAG_PACKET_BASED_CREDIT_MODE |
+                                      MLX5_QP_FLAG_TYPE_DCT | MLX5_QP_FLAG_TYPE_DCI;
 constexpr std::uint32_t kDefaultUserIndex = 0xffffff;  // "none": MLX5_IB_DEFAULT_UIDX
 constexpr std::uint32_t kBasicBlockShift = 6;
 constexpr std::uint32_t kSmallestReceiveShift = 4;  // one data segment
@@ -106,14 +107,12 @@ int check_type(std::uint32_t type) {
     case IB_UVERBS_QPT_RC:
     case IB_UVERBS_QPT_UC:
     case IB_UVERBS_QPT_UD:
+    case IB_UVERBS_QPT_XRC_INI:
+    case IB_UVERBS_QPT_XRC_TGT:
+    case IB_UVERBS_QPT_DRIVER:
       return 0;  // which of these the silicon has, it says itself
     case IB_UVERBS_QPT_RAW_PACKET:
       return unsupported("Raw packet queue pairs");
-    case IB_UVERBS_QPT_XRC_INI:
-    case IB_UVERBS_QPT_XRC_TGT:
-      return unsupported("XRC queue pairs");
-    case IB_UVERBS_QPT_DRIVER:
-      return unsupported("DCT and DCI queue pairs");
     default:
       return -EINVAL;
   }
@@ -125,29 +124,90 @@ std::uint32_t known_create_flags(std::uint32_t type) {
   return type == IB_UVERBS_QPT_UD ? kPadding | IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK : kPadding;
 }
 
+// check_qp_type() in the kernel's hw/mlx5/qp.c: what a driver's queue pair is, its flags say.
+bool flags_fit_type(std::uint32_t type, std::uint32_t flags) {
+  const bool initiator = (flags & MLX5_QP_FLAG_TYPE_DCI) != 0;
+  const bool target = (flags & MLX5_QP_FLAG_TYPE_DCT) != 0;
+  return type == IB_UVERBS_QPT_DRIVER ? initiator != target : !initiator && !target;
+}
+
+ibv_qp_type nic_type(std::uint32_t type, std::uint32_t flags) {
+  if (type != IB_UVERBS_QPT_DRIVER) return static_cast<ibv_qp_type>(type);
+  return (flags & MLX5_QP_FLAG_TYPE_DCT) != 0 ? nic::kDcTarget : nic::kDcInitiator;
+}
+
+bool has_rings(ibv_qp_type type) {
+  return type != IBV_QPT_XRC_RECV && type != nic::kDcTarget;
+}
+bool receives(ibv_qp_type type) {
+  return type != IBV_QPT_XRC_SEND && type != nic::kDcInitiator;
+}
+
+// What a queue pair of this type is made from is there, and nothing else (UVERBS_METHOD_QP_CREATE in the
+// kernel's uverbs_std_types_qp.c).
+bool names_what_it_needs(const QpRequest& request, ibv_qp_type type) {
+  if (request.type == IB_UVERBS_QPT_XRC_TGT) return request.xrcd != nullptr;
+  if (type == nic::kDcTarget) {  // create_dct()
+    return request.pd != nullptr && request.srq != nullptr && request.recv_cq != nullptr;
+  }
+  if (request.pd == nullptr || request.send_cq == nullptr) return false;
+  return request.type == IB_UVERBS_QPT_XRC_INI ? request.srq == nullptr : request.recv_cq != nullptr;
+}
+
+// An XRC target has no queues, so nothing of what libmlx5 made for it is used (create_xrc_tgt_qp()).
+nic::QpParameters target_parameters(const QpRequest& request) {
+  nic::QpParameters parameters{};
+  parameters.type = IBV_QPT_XRC_RECV;
+  parameters.xrc_domain = request.xrcd->xrcdn;
+  return parameters;
+}
+
+nic::QpParameters dc_target_parameters(const QpRequest& request, const mlx5_ib_create_qp& mlx5) {
+  nic::QpParameters parameters{};
+  parameters.type = nic::kDcTarget;
+  parameters.pd = request.pd->pdn;
+  parameters.recv_cq = request.recv_cq->cqn;
+  parameters.srq = request.srq->srqn;
+  parameters.user_index = mlx5.uidx;
+  parameters.dc_access_key = mlx5.access_key;
+  return parameters;
+}
+
 nic::QpParameters parameters_of(const QpRequest& request, const mlx5_ib_create_qp& mlx5) {
+  if (request.type == IB_UVERBS_QPT_XRC_TGT) return target_parameters(request);
+  const ibv_qp_type type = nic_type(request.type, mlx5.flags);
+  if (type == nic::kDcTarget) return dc_target_parameters(request, mlx5);
   const bool scatter = (mlx5.flags & MLX5_QP_FLAG_SCATTER_CQE) != 0;
   const bool scatter_any = (mlx5.flags & MLX5_QP_FLAG_ALLOW_SCATTER_CQE) != 0;
   nic::QpParameters parameters{};
-  parameters.type = static_cast<ibv_qp_type>(request.type);
+  parameters.type = type;
   parameters.pd = request.pd->pdn;
   parameters.send_cq = request.send_cq->cqn;
-  parameters.recv_cq = request.recv_cq->cqn;
+  if (request.recv_cq != nullptr) parameters.recv_cq = request.recv_cq->cqn;
   parameters.buffer = mlx5.buf_addr;
   parameters.doorbell_record = mlx5.db_addr;
   parameters.sq_basic_blocks = mlx5.sq_wqe_count;
-  if (request.capabilities.max_recv_wr != 0) {
+  if (request.srq != nullptr) {
+    parameters.srq = request.srq->srqn;
+  } else if (receives(type) && request.capabilities.max_recv_wr != 0) {
     parameters.rq_wqe_count = mlx5.rq_wqe_count;
     parameters.rq_wqe_shift = mlx5.rq_wqe_shift;
   }
   parameters.user_index = mlx5.uidx;
   parameters.signal_all = request.signal_all;
-  parameters.scatter_to_cqe_recv = scatter && request.type == IB_UVERBS_QPT_RC;
+  parameters.block_multicast_loopback =
+      (request.create_flags & IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK) != 0;
+  // create_user_qp(): connected services only.
+  parameters.scatter_to_cqe_recv =
+      scatter && (request.type == IB_UVERBS_QPT_RC || request.type == IB_UVERBS_QPT_UC);
   // The program must get a CQE for every read whose data lies in it (configure_requester_scat_cqe()).
   parameters.scatter_to_cqe_send =
       scatter && request.type == IB_UVERBS_QPT_RC && (request.signal_all || scatter_any);
   parameters.wq_signature = (mlx5.flags & MLX5_QP_FLAG_SIGNATURE) != 0;
   parameters.capabilities = request.capabilities;
+  if (request.srq != nullptr || !receives(type)) {
+    parameters.capabilities.max_recv_wr = parameters.capabilities.max_recv_sge = 0;
+  }
   return parameters;
 }
 
@@ -158,63 +218,117 @@ int check_buffers(const nic::QpParameters& parameters) {
   return check_range(parameters.doorbell_record, kDoorbellRecordSize, Use::Write);
 }
 
+// Gives the queue pair a handle and its events a way.
+Outcome<QpCreated> enrol(Context& context, std::unique_ptr<QpObject> qp, std::shared_ptr<EventQueue> async) {
+  const QpObject* const is = qp.get();
+  const nic::Qpn qpn = qp->qpn;
+  const std::uint64_t user_handle = qp->user_handle;
+  const int doorbell_register = qp->doorbell_register;
+  context.router.add(qpn, {.user_handle = user_handle,
+                           .completions = nullptr,
+                           .async = async ? std::move(async) : context.default_async});
+  const std::int64_t handle = context.handles.insert(std::move(qp));
+  if (handle < 0) {
+    context.nic->destroy_qp(qpn, &context.router);
+    context.router.remove(qpn, user_handle);
+    context.registers.give_back(doorbell_register);
+    return tl::unexpected(static_cast<int>(handle));
+  }
+  count_users(*is, 1);
+  return QpCreated{.handle = static_cast<std::uint32_t>(handle),
+                   .qpn = static_cast<std::uint32_t>(qpn),
+                   .capabilities = {}};
+}
+
 }  // namespace
 
 Outcome<QpCreated> create_qp(Context& context, const QpRequest& request, const DriverData& driver) {
   if (const int bad = check_type(request.type); bad != 0) return tl::unexpected(bad);
-  if ((request.create_flags & ~known_create_flags(request.type)) != 0) return tl::unexpected(-EINVAL);
-  if (request.pd == nullptr || request.send_cq == nullptr || request.recv_cq == nullptr) {
-    return tl::unexpected(-EINVAL);
+  if (const auto unknown = request.create_flags & ~known_create_flags(request.type); unknown != 0) {
+    return tl::unexpected(refuse(
+        EINVAL, fmt::format("ibv_create_qp: creation flags {:#x} are not known to the device.", unknown)));
   }
   mlx5_ib_create_qp mlx5{};
   if (const int bad = read_driver_request(context, driver.in, mlx5); bad != 0) return tl::unexpected(bad);
-  if (const int bad = check_capabilities(context, request.capabilities); bad != 0) return tl::unexpected(bad);
-  const bool has_receive_queue = request.capabilities.max_recv_wr != 0;
-  if (const int bad = check_rings(context, mlx5, has_receive_queue); bad != 0) return tl::unexpected(bad);
-  nic::QpParameters parameters = parameters_of(request, mlx5);
-  if (const int bad = check_buffers(parameters); bad != 0) return tl::unexpected(bad);
-
-  const Doorbell doorbell = doorbell_for(context, mlx5);
-  if (!doorbell.page) {
-    context.registers.give_back(doorbell.taken_register);
+  const ibv_qp_type type = nic_type(request.type, mlx5.flags);
+  if (!flags_fit_type(request.type, mlx5.flags) || !names_what_it_needs(request, type)) {
     return tl::unexpected(-EINVAL);
   }
-  parameters.uar = doorbell.page->id();
+  if (const int bad = check_capabilities(context, request.capabilities); bad != 0) return tl::unexpected(bad);
+  const bool is_xrc_target = request.type == IB_UVERBS_QPT_XRC_TGT;
+  const bool has_receive_queue =
+      request.srq == nullptr && receives(type) && request.capabilities.max_recv_wr != 0;
+  if (has_rings(type)) {
+    if (const int bad = check_rings(context, mlx5, has_receive_queue); bad != 0) return tl::unexpected(bad);
+  }
+  nic::QpParameters parameters = parameters_of(request, mlx5);
+  // What a CQE of version 0 has in this place: the shared receive queue it is from.
+  if (context.cqe_version == 0) {
+    parameters.receive_index = request.srq != nullptr ? static_cast<std::uint32_t>(request.srq->srqn) : 0;
+  }
+  if (has_rings(type)) {
+    if (const int bad = check_buffers(parameters); bad != 0) return tl::unexpected(bad);
+  }
+  const Doorbell doorbell = has_rings(type) ? doorbell_for(context, mlx5) : Doorbell{};
+  if (!doorbell.page && has_rings(type)) {
+    context.registers.give_back(doorbell.taken_register);
+    return tl::unexpected(
+        refuse(EINVAL, "ibv_create_qp: the doorbell register that it names was not handed out."));
+  }
+  if (doorbell.page) parameters.uar = doorbell.page->id();
   parameters.sink = &context.router;
   const auto qpn = context.nic->create_qp(parameters);
   if (!qpn) {
     context.registers.give_back(doorbell.taken_register);
     return tl::unexpected(-qpn.error().value);
   }
-  context.router.add(*qpn, {.user_handle = request.user_handle,
-                            .completions = nullptr,
-                            .async = request.async ? request.async : context.default_async});
   auto qp = std::make_unique<QpObject>();
   qp->qpn = *qpn;
-  qp->pd = request.pd;
-  qp->send_cq = request.send_cq;
-  qp->recv_cq = request.recv_cq;
+  qp->type = parameters.type;
+  qp->user_handle = request.user_handle;
+  qp->pd = is_xrc_target ? nullptr : request.pd;
+  qp->xrcd = is_xrc_target ? request.xrcd : nullptr;
+  qp->send_cq = is_xrc_target ? nullptr : request.send_cq;
+  qp->recv_cq = is_xrc_target ? nullptr : request.recv_cq;
+  qp->srq = request.srq;
   qp->uar = doorbell.page;
   qp->doorbell_register = doorbell.taken_register;
-  const std::int64_t handle = context.handles.insert(std::move(qp));
-  if (handle < 0) {
-    context.nic->destroy_qp(*qpn);
-    context.router.remove(*qpn);
-    context.registers.give_back(doorbell.taken_register);
-    return tl::unexpected(static_cast<int>(handle));
-  }
-  ++request.pd->users;
-  ++request.send_cq->users;
-  ++request.recv_cq->users;
-  const auto number = static_cast<std::uint32_t>(handle);
+  auto made = enrol(context, std::move(qp), request.async);
+  if (!made) return made;
+  made->capabilities = parameters.capabilities;
   mlx5_ib_create_qp_resp answer{};
   if (doorbell.taken_register >= 0)
     answer.bfreg_index = DoorbellRegisters::as_libmlx5(doorbell.taken_register);
   if (!copy_to_user(driver.out.address, &answer, std::min(driver.out.size, sizeof answer))) {
-    return tl::unexpected(undo(context, ObjectType::Qp, number, -EFAULT));
+    return tl::unexpected(undo(context, ObjectType::Qp, made->handle, -EFAULT));
   }
-  return QpCreated{
-      .handle = number, .qpn = static_cast<std::uint32_t>(*qpn), .capabilities = request.capabilities};
+  return made;
+}
+
+// ib_open_qp() in the kernel's drivers/infiniband/core/verbs.c
+Outcome<QpCreated> open_qp(Context& context, const QpOpenRequest& request) {
+  if (request.type != IB_UVERBS_QPT_XRC_TGT || request.xrcd == nullptr) return tl::unexpected(-EINVAL);
+  const nic::Qpn qpn{request.qpn};
+  if (const int error = context.nic->share_qp(qpn, request.xrcd->xrcdn, &context.router).value; error != 0) {
+    return tl::unexpected(-error);
+  }
+  auto qp = std::make_unique<QpObject>();
+  qp->qpn = qpn;
+  qp->type = IBV_QPT_XRC_RECV;
+  qp->user_handle = request.user_handle;
+  qp->xrcd = request.xrcd;
+  return enrol(context, std::move(qp), nullptr);
+}
+
+void count_users(const QpObject& qp, int difference) {
+  const auto count = [difference](Object* object) {
+    if (object != nullptr) object->users += static_cast<unsigned>(difference);
+  };
+  count(qp.pd);
+  count(qp.xrcd);
+  count(qp.send_cq);
+  count(qp.recv_cq);
+  count(qp.srq);
 }
 
 }  // namespace qpair::softnic::driver

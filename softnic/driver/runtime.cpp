@@ -30,16 +30,20 @@ Runtime& runtime() {
 }
 
 void before_fork() {
-  runtime().mutex.lock();
+  Runtime& state = runtime();
+  state.mutex.lock();
+  if (state.nic) state.nic->before_fork();
 }
 
 void after_fork_in_parent() {
-  runtime().mutex.unlock();
+  Runtime& state = runtime();
+  if (state.nic) state.nic->after_fork_in_parent();
+  state.mutex.unlock();
 }
 
 void after_fork_in_child() {
   Runtime& state = runtime();
-  if (state.nic) state.nic->abandon();
+  if (state.nic) state.nic->after_fork_in_child();
   state.nic.reset();
   state.open.clear();  // the parent's; the FileTable keeps them
   state.published.store(nullptr, std::memory_order_release);
@@ -108,20 +112,22 @@ void close_at_shut_down(std::weak_ptr<Closable> open) {
 
 void shut_down() {
   Runtime& state = runtime();
+  std::shared_ptr<nic::Nic> last;  // ends outside the lock
   std::vector<std::weak_ptr<Closable>> open;
   {
     const std::scoped_lock lock(state.mutex);
+    last = state.nic;
     open.swap(state.open);
   }
+  if (last) last->end();  // before the queue pairs that are left go with their files
   for (const auto& weak : open) {
     if (const auto file = weak.lock()) file->shut_down();
   }
-  std::shared_ptr<nic::Nic> last;  // ends outside the lock
   const std::scoped_lock lock(state.mutex);
   state.published.store(nullptr, std::memory_order_release);
   state.tried = true;
   state.ended = true;
-  last.swap(state.nic);
+  state.nic.reset();
 }
 
 }  // namespace qpair::softnic::driver

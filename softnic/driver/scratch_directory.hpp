@@ -8,8 +8,9 @@
 //
 // The owner removes its directory when it exits. A process that is killed cannot; but the kernel drops its
 // lock, and the next process that makes a scratch directory removes every sibling that nobody holds a lock
-// on. The lock's descriptor is close-on-exec and fork() children drop it (forget()), so the lock means "the
-// maker is alive" exactly.
+// on, unless its maker works in it: one that has executed another program may. The lock's descriptor is
+// close-on-exec and fork() children drop it (forget()), so the lock means "the maker is alive, and the same
+// program" exactly.
 
 #include <memory>
 #include <string>

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <rdma/rdma_user_cm.h>
 #include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 namespace qpair::softnic::driver {
 namespace {
@@ -151,56 +153,8 @@ LocalCpus local_cpus() {
   return cpus;
 }
 
-// core/sysfs.c, port counters; hw/mlx5/counters.c, RoCE counters. None of them is counted: all stay zero.
-constexpr std::array kCounters = {"VL15_dropped",
-                                  "excessive_buffer_overrun_errors",
-                                  "link_downed",
-                                  "link_error_recovery",
-                                  "local_link_integrity_errors",
-                                  "multicast_rcv_packets",
-                                  "multicast_xmit_packets",
-                                  "port_rcv_constraint_errors",
-                                  "port_rcv_data",
-                                  "port_rcv_errors",
-                                  "port_rcv_packets",
-                                  "port_rcv_remote_physical_errors",
-                                  "port_rcv_switch_relay_errors",
-                                  "port_xmit_constraint_errors",
-                                  "port_xmit_data",
-                                  "port_xmit_discards",
-                                  "port_xmit_packets",
-                                  "port_xmit_wait",
-                                  "symbol_error",
-                                  "unicast_rcv_packets",
-                                  "unicast_xmit_packets"};
-constexpr std::array kHardwareCounters = {"duplicate_request",
-                                          "implied_nak_seq_err",
-                                          "local_ack_timeout_err",
-                                          "np_cnp_sent",
-                                          "np_ecn_marked_roce_packets",
-                                          "out_of_buffer",
-                                          "out_of_sequence",
-                                          "packet_seq_err",
-                                          "req_cqe_error",
-                                          "req_cqe_flush_error",
-                                          "req_remote_access_errors",
-                                          "req_remote_invalid_request",
-                                          "resp_cqe_error",
-                                          "resp_cqe_flush_error",
-                                          "resp_local_length_error",
-                                          "resp_remote_access_errors",
-                                          "rnr_nak_retry_err",
-                                          "roce_adp_retrans",
-                                          "roce_adp_retrans_to",
-                                          "roce_slow_restart",
-                                          "roce_slow_restart_cnps",
-                                          "roce_slow_restart_trans",
-                                          "rp_cnp_handled",
-                                          "rp_cnp_ignored",
-                                          "rx_atomic_requests",
-                                          "rx_icrc_encapsulated",
-                                          "rx_read_requests",
-                                          "rx_write_requests"};
+// Real devices have no such attribute.
+constexpr const char* kFailures = "/failures";
 
 // Where the pieces are, relative to the root.
 struct Places {
@@ -222,7 +176,8 @@ void write_pci_device(TreeWriter& tree, const Places& at, const SysfsFacts& fact
   tree.attribute(at.pci + "/subsystem_vendor", fmt::format("{:#06x}", id.vendor_id));
   tree.attribute(at.pci + "/subsystem_device", fmt::format("{:#06x}", kSubsystem));
   tree.attribute(at.pci + "/revision", fmt::format("{:#04x}", id.hardware_revision));
-  tree.attribute(at.pci + "/class", "0x020000");
+  const bool ethernet = facts.port.link_layer == IBV_LINK_LAYER_ETHERNET;
+  tree.attribute(at.pci + "/class", ethernet ? "0x020000" : "0x020700");
   tree.attribute(at.pci + "/modalias", modalias);
   tree.attribute(
       at.pci + "/uevent",
@@ -282,6 +237,17 @@ void write_verbs_class(TreeWriter& tree, const Places& at, const SysfsFacts& fac
   tree.file("dev/infiniband/uverbs0", "", 0666);
 }
 
+// core/ucma.c. In a real sysfs the directory is a link to devices/virtual/misc/rdma_cm.
+void write_cm_device(TreeWriter& tree) {
+  const std::string at = "sys/class/misc/rdma_cm";
+  tree.directory(at);
+  tree.attribute(at + "/dev", fmt::format("{}:{}", kCmMajor, kCmMinor));
+  tree.attribute(at + "/abi_version", fmt::format("{}", RDMA_USER_CM_ABI_VERSION));
+  tree.attribute(at + "/uevent", fmt::format("MAJOR={}\nMINOR={}\nDEVNAME=infiniband/rdma_cm\nDEVMODE=0666",
+                                             kCmMajor, kCmMinor));
+  tree.file("dev/infiniband/rdma_cm", "", 0666);
+}
+
 void write_gid_table(TreeWriter& tree, const Places& at, const SysfsFacts& facts,
                      const std::string& invalid) {
   const std::string attributes = at.port + "/gid_attrs";
@@ -331,14 +297,30 @@ void write_port(TreeWriter& tree, const Places& at, const SysfsFacts& facts) {
   for (int index = 0; index < port.pkey_tbl_len; ++index) {
     tree.attribute(fmt::format("{}/pkeys/{}", at.port, index), index == 0 ? "0xffff" : "0x0000");
   }
+}
 
+// The files hold 0. What counts is told by the file's identity, and its value is made when it is opened
+// (counter_files.hpp); the others are all one file.
+std::vector<LiveCounter> write_counters(TreeWriter& tree, const Places& at) {
+  std::vector<LiveCounter> live;
   const std::string zero = "zero";
   tree.attribute(zero, "0");
-  tree.directory(at.port + "/counters");
-  for (const char* name : kCounters) tree.same(fmt::format("{}/counters/{}", at.port, name), zero);
-  tree.directory(at.port + "/hw_counters");
-  for (const char* name : kHardwareCounters) tree.same(fmt::format("{}/hw_counters/{}", at.port, name), zero);
+  const auto write_folder = [&](const std::string& folder, const auto& files) {
+    tree.directory(folder);
+    for (const observe::CounterFile& counter : files) {
+      const std::string path = fmt::format("{}/{}", folder, counter.name);
+      if (counter.value == nullptr) {
+        tree.same(path, zero);
+        continue;
+      }
+      tree.attribute(path, "0");
+      live.push_back({tree.identity(path), counter.value});
+    }
+  };
+  write_folder(at.port + "/counters", observe::kPortCounters);
+  write_folder(at.port + "/hw_counters", observe::kHardwareCounters);
   tree.attribute(at.port + "/hw_counters/lifespan", "10");
+  return live;
 }
 
 void write_ib_device(TreeWriter& tree, const Places& at, const SysfsFacts& facts) {
@@ -352,6 +334,7 @@ void write_ib_device(TreeWriter& tree, const Places& at, const SysfsFacts& facts
   tree.attribute(at.ib + "/hw_rev", fmt::format("{:x}", id.hardware_revision));
   tree.attribute(at.ib + "/hca_type", fmt::format("MT{}", id.device_id));  // hw/mlx5/main.c, hca_type_show
   tree.attribute(at.ib + "/board_id", id.board_id);
+  tree.file(at.ib + kFailures, "");
   tree.attribute(at.ib + "/uevent", fmt::format("NAME={}", id.name));
   tree.link(at.ib + "/device", fmt::format("../../../{}", kPciAddress));
   tree.link(at.ib + "/subsystem", "../../../../../class/infiniband");
@@ -375,16 +358,28 @@ tl::expected<SysfsTree, std::string> SysfsTree::write(const SysfsFacts& facts, c
   tree.file(invalid, "");
   write_pci_device(tree, at, facts);
   write_verbs_class(tree, at, facts);
+  write_cm_device(tree);
   write_ib_device(tree, at, facts);
   write_port(tree, at, facts);
+  std::vector<LiveCounter> counters = write_counters(tree, at);
   write_gid_table(tree, at, facts, invalid);
 
   SysfsTree result;
   result.root_ = directory;
+  result.failures_ = tree.identity(at.ib + kFailures);
   result.node_ = tree.identity("dev/infiniband/uverbs0");
+  result.cm_node_ = tree.identity("dev/infiniband/rdma_cm");
   result.invalid_attribute_ = tree.identity(invalid);
+  result.counters_ = std::move(counters);
   if (!tree.error().empty()) return tl::unexpected(tree.error());
   return result;
+}
+
+const LiveCounter* SysfsTree::counter(const FileIdentity& file) const {
+  for (const LiveCounter& counter : counters_) {
+    if (counter.file == file) return &counter;
+  }
+  return nullptr;
 }
 
 }  // namespace qpair::softnic::driver

@@ -4,6 +4,7 @@
 #include <linux/fs.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -32,7 +33,10 @@ int close(int fd) {
 }
 
 ssize_t read(int fd, void* bytes, std::size_t size) {
-  return call(SYS_read, fd, bytes, size);
+  const iovec vector{.iov_base = bytes, .iov_len = size};
+  // As libc has it, and without a hook of ours: from the file's own position.
+  const ssize_t got = ::preadv2(fd, &vector, 1, -1, 0);
+  return got < 0 ? -errno : got;
 }
 
 ssize_t write(int fd, const void* bytes, std::size_t size) {
@@ -45,9 +49,22 @@ ssize_t read_without_waiting(int fd, void* bytes, std::size_t size) {
   return call(SYS_preadv2, fd, &vector, 1L, -1L, -1L, static_cast<long>(RWF_NOWAIT));
 }
 
+namespace {
+
+// A program that has closed its standard error has not asked for a device that receives what is written
+// there.
+int not_standard(int fd) {
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  const int higher = duplicate_above(fd, STDERR_FILENO + 1);
+  close(fd);
+  return higher;
+}
+
+}  // namespace
+
 int memory_file(const char* name) {
-  return static_cast<int>(
-      call(SYS_memfd_create, name, static_cast<unsigned>(MFD_CLOEXEC | MFD_ALLOW_SEALING)));
+  return not_standard(
+      static_cast<int>(call(SYS_memfd_create, name, static_cast<unsigned>(MFD_CLOEXEC | MFD_ALLOW_SEALING))));
 }
 
 int resize_file(int fd, off_t size) {
@@ -59,7 +76,7 @@ int seal_file(int fd, int seals) {
 }
 
 int semaphore_eventfd() {
-  return static_cast<int>(call(SYS_eventfd2, 0U, EFD_CLOEXEC | EFD_SEMAPHORE));
+  return not_standard(static_cast<int>(call(SYS_eventfd2, 0U, EFD_CLOEXEC | EFD_SEMAPHORE)));
 }
 
 int duplicate_above(int fd, int lowest) {
@@ -87,6 +104,15 @@ int is_mapped(const void* address, std::size_t length) {
     const long result = call(SYS_mincore, at + done, part, residence);
     if (result != 0) return static_cast<int>(result);
   }
+  return 0;
+}
+
+int identify(int fd, std::uint64_t& device, std::uint64_t& inode) {
+  struct statx status {};
+  const long result = call(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_INO, &status);
+  if (result != 0) return static_cast<int>(result);
+  device = (std::uint64_t{status.stx_dev_major} << 32) | status.stx_dev_minor;
+  inode = status.stx_ino;
   return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace qpair::softnic::driver::system {
 
@@ -13,10 +14,12 @@ inline constexpr std::size_t kPageSize =
     4096;  // of the device's doorbell pages, and of this x86-64 or Arm machine
 
 int close(int fd);
+// May wait, and be cancelled then, as libc's read().
 ssize_t read(int fd, void* bytes, std::size_t size);
 ssize_t write(int fd, const void* bytes, std::size_t size);
 // Does not wait, whatever the descriptor's O_NONBLOCK says: -EAGAIN. -EOPNOTSUPP where the kernel cannot.
 ssize_t read_without_waiting(int fd, void* bytes, std::size_t size);
+// New descriptors are none of the standard ones.
 int memory_file(const char* name);  // sealable, close-on-exec
 int resize_file(int fd, off_t size);
 int seal_file(int fd, int seals);
@@ -27,6 +30,8 @@ int unmap(void* address, std::size_t length);
 int not_in_children(void* address, std::size_t length);  // MADV_DONTFORK
 // 0 when every page of the range lies in some mapping, else -ENOMEM. Touches nothing (mincore(2)).
 int is_mapped(const void* address, std::size_t length);
+// Which file is open as `fd`: its device and inode. 0, or a negative errno.
+int identify(int fd, std::uint64_t& device, std::uint64_t& inode);
 // The name of what is open as `fd`, as /proc/self/fd shows it; empty when it is not open. No allocation.
 std::size_t descriptor_name(int fd, char* name, std::size_t size);
 

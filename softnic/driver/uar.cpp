@@ -14,17 +14,24 @@
 namespace qpair::softnic::driver {
 namespace {
 
-constexpr std::size_t kMaxUarObjects = 1024;
-
 std::uint64_t nanoseconds(clockid_t clock) {
   timespec now{};
   clock_gettime(clock, &now);
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// The device's clock counts nanoseconds of CLOCK_MONOTONIC, so one pair of readings holds for good:
-// mlx5dv_ts_to_ns().
-int fill_clock_info(const Context& context, MmapOffset offset) {
+int map_clock_info(MmapOffset where, std::size_t length, int protection, int flags) {
+  if (length != system::kPageSize || (flags & MAP_TYPE) == MAP_PRIVATE) return -EINVAL;
+  if (where.index != MLX5_IB_CLOCK_INFO_V1) return -EOPNOTSUPP;
+  return (protection & PROT_WRITE) != 0 ? -EPERM : 0;
+}
+
+}  // namespace
+
+// Filled when the device is opened: a program's mmap() may not come by here. The device's clock counts
+// nanoseconds of CLOCK_MONOTONIC, so one pair of readings holds for good: mlx5dv_ts_to_ns().
+int fill_clock_info(const Context& context) {
+  const MmapOffset offset{.command = MLX5_IB_MMAP_CLOCK_INFO, .index = MLX5_IB_CLOCK_INFO_V1};
   mlx5_ib_clock_info info{};
   info.cycles = nanoseconds(CLOCK_MONOTONIC);
   info.nsec = nanoseconds(CLOCK_REALTIME);
@@ -35,15 +42,6 @@ int fill_clock_info(const Context& context, MmapOffset offset) {
   return context.pages->fill(offset, &info, sizeof info);
 }
 
-int map_clock_info(const Context& context, MmapOffset where, std::size_t length, int protection, int flags) {
-  if (length != system::kPageSize || (flags & MAP_TYPE) == MAP_PRIVATE) return -EINVAL;
-  if (where.index != MLX5_IB_CLOCK_INFO_V1) return -EOPNOTSUPP;
-  if ((protection & PROT_WRITE) != 0) return -EPERM;
-  return fill_clock_info(context, where);
-}
-
-}  // namespace
-
 Outcome<UarCreated> create_uar(Context& context, std::uint64_t type) {
   if (type != MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF && type != MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC) {
     return tl::unexpected(-EOPNOTSUPP);
@@ -51,7 +49,6 @@ Outcome<UarCreated> create_uar(Context& context, std::uint64_t type) {
   auto& table = context.uar_objects;
   const auto free = std::find(table.begin(), table.end(), nullptr);
   const auto index = static_cast<std::uint32_t>(free - table.begin());
-  if (index >= kMaxUarObjects) return tl::unexpected(-ENOMEM);
   auto object = std::make_unique<UarObject>();
   object->offset = {.command = kFirstObjectCommand, .index = index};
   object->page = context.pages->add(context.nic, object->offset);
@@ -81,7 +78,9 @@ int before_mmap(Context& context, std::size_t length, int protection, int flags,
       if (context.dynamic_pages[where.index]) return -EINVAL;  // each is handed out once
       return context.dynamic_page(where.index) ? 0 : -ENOMEM;
     case MLX5_IB_MMAP_CLOCK_INFO:
-      return map_clock_info(context, where, length, protection, flags);
+      return map_clock_info(where, length, protection, flags);
+    case MLX5_IB_MMAP_DEVICE_MEM:
+      return before_mmap_dm(context, where, length, flags);
     case MLX5_IB_MMAP_GET_CONTIGUOUS_PAGES:
       return -ENOSYS;
     case MLX5_IB_MMAP_WC_PAGE:  // other cachings of the regular page, which lies at another offset of the

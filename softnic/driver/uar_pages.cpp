@@ -17,7 +17,7 @@ namespace {
 
 using system::kPageSize;
 
-constexpr std::uint32_t kMaxIndex = 0xfff;  // 4096 pages of each kind; libmlx5 asks for some hundreds at most
+constexpr std::uint32_t kMaxIndex = 0x1fff;  // 8,192 pages of each kind: libmlx5 puts two queue pairs on one
 constexpr off_t kFileSize = off_t{(kMaxIndex >> 8) + 1} << 16 << 12;
 
 }  // namespace
@@ -71,17 +71,18 @@ std::unique_ptr<UarPages> UarPages::create(int& fd) {
   return pages;
 }
 
-std::byte* UarPages::view(MmapOffset offset) const {
+std::byte* UarPages::view(MmapOffset offset, std::size_t pages) const {
   if (offset.index > kMaxIndex) return nullptr;
-  const long mapped = system::map(kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), offset.bytes());
+  const long mapped =
+      system::map(pages * kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), offset.bytes());
   if (mapped < 0) return nullptr;
   auto* const page = reinterpret_cast<std::byte*>(mapped);
-  system::not_in_children(page, kPageSize);
+  system::not_in_children(page, pages * kPageSize);
   return page;
 }
 
 std::shared_ptr<UarPage> UarPages::add(const std::shared_ptr<nic::Nic>& nic, MmapOffset offset) const {
-  std::byte* const page = view(offset);
+  std::byte* const page = view(offset, 1);
   if (page == nullptr) return nullptr;
   std::memset(page, 0, kPageSize);  // an earlier life of the page may have left a doorbell in it
   const auto id = nic->add_uar(page);
@@ -93,7 +94,7 @@ std::shared_ptr<UarPage> UarPages::add(const std::shared_ptr<nic::Nic>& nic, Mma
 }
 
 int UarPages::fill(MmapOffset offset, const void* bytes, std::size_t size) const {
-  std::byte* const page = view(offset);
+  std::byte* const page = view(offset, 1);
   if (page == nullptr) return -ENOMEM;
   std::memcpy(page, bytes, size);
   system::unmap(page, kPageSize);

@@ -54,12 +54,14 @@ class UarPages {
 
   // The page at `offset`, for the NIC. Null: no memory.
   std::shared_ptr<UarPage> add(const std::shared_ptr<nic::Nic>& nic, MmapOffset offset) const;
+  // The NIC's own mapping of several pages from `offset` on, which must not reach another command's. Null: no
+  // memory.
+  std::byte* view(MmapOffset offset, std::size_t pages) const;
   // Fills the page at `offset` with something that the program may read. 0 or a negative errno.
   int fill(MmapOffset offset, const void* bytes, std::size_t size) const;
 
  private:
   explicit UarPages(int program_fd) : file_(program_fd) {}
-  std::byte* view(MmapOffset offset) const;
 
   PrivateFd file_;  // the program may close its own descriptor, or put another file in its place
 };

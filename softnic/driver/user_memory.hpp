@@ -10,7 +10,7 @@
 
 namespace qpair::softnic::driver {
 
-using UserAccess = nic::FaultSignalsUnblocked;  // hold one while a command runs
+using UserAccess = nic::FaultSignalsUnblocked;  // hold one, or OnlyFaultSignals, while a command runs
 
 struct UserBuffer {
   std::uint64_t address = 0;

@@ -1,5 +1,6 @@
 #include "softnic/driver/write_commands.hpp"
 
+#include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/ib_user_verbs.h>
 
 #include <array>
@@ -157,6 +158,23 @@ int dereg_mr(Context& context, const WriteCall& call) {
   return destroy(context, ObjectType::Mr, command.mr_handle);
 }
 
+int alloc_mw(Context& context, const WriteCall& call) {
+  ib_uverbs_alloc_mw command{};
+  if (const int bad = request(call, command); bad != 0) return bad;
+  auto* const pd = object<PdObject>(context, command.pd_handle);
+  if (pd == nullptr) return -EINVAL;
+  const auto mw = create_mw(context, *pd, command.mw_type, call.driver);
+  if (!mw) return mw.error();
+  const ib_uverbs_alloc_mw_resp answer{.mw_handle = mw->handle, .rkey = mw->rkey};
+  return undo(context, ObjectType::Mw, mw->handle, respond(call, answer));
+}
+
+int dealloc_mw(Context& context, const WriteCall& call) {
+  ib_uverbs_dealloc_mw command{};
+  if (const int bad = request(call, command); bad != 0) return bad;
+  return destroy(context, ObjectType::Mw, command.mw_handle);
+}
+
 // ---- Completion channels and queues
 // -------------------------------------------------------------------------------
 
@@ -256,6 +274,91 @@ int destroy_cq(Context& context, const WriteCall& call) {
   return respond(call, answer);
 }
 
+// ---- Shared receive queues and XRC domains
+// ----------------------------------------------------------------------------------------
+
+int create_srq_command(Context& context, const WriteCall& call) {
+  ib_uverbs_create_srq command{};
+  if (const int bad = request(call, command); bad != 0) return bad;
+  const SrqRequest asked{.user_handle = command.user_handle,
+                         .type = IB_UVERBS_SRQT_BASIC,
+                         .max_wr = command.max_wr,
+                         .max_sge = command.max_sge,
+                         .pd = object<PdObject>(context, command.pd_handle),
+                         .xrcd = nullptr,
+                         .cq = nullptr,
+                         .async = nullptr};
+  const auto made = create_srq(context, asked, call.driver);
+  if (!made) return made.error();
+  const ib_uverbs_create_srq_resp answer{
+      .srq_handle = made->handle, .max_wr = made->max_wr, .max_sge = made->max_sge, .srqn = 0};
+  return undo(context, ObjectType::Srq, made->handle, respond(call, answer));
+}
+
+int create_xsrq(Context& context, const WriteCall& call) {
+  ib_uverbs_create_xsrq command{};
+  if (const int bad = request(call, command); bad != 0) return bad;
+  const SrqRequest asked{.user_handle = command.user_handle,
+                         .type = command.srq_type,
+                         .max_wr = command.max_wr,
+                         .max_sge = command.max_sge,
+                         .pd = object<PdObject>(context, command.pd_handle),
+                         .xrcd = object<XrcdObject>(context, command.xrcd_handle),
+                         .cq = object<CqObject>(context, command.cq_handle),
+                         .async = nullptr};
+  const auto made = create_srq(context, asked, call.driver);
+  if (!made) return made.error();
+  const ib_uverbs_create_srq_resp answer{.srq_handle = made->handle,
+                                         .max_wr = made->max_wr,
+                                         .max_sge = made->max_sge,
+                                         .srqn = command.srq_type == IB_UVERBS_SRQT_XRC ? made->srqn : 0};
+  return undo(context, ObjectType::Srq, made->handle, respond(call, answer));
+}
+
+int open_xrcd_command(Context& context, const WriteCall& call) {
+  ib_uverbs_open_xrcd command{};
+  if (const int bad = request(call, command); bad != 0) return bad;
+  const auto handle = open_xrcd(context, static_cast<int>(command.fd), command.oflags);
+  if (!handle) return handle.error();
+  const ib_uverbs_open_xrcd_resp answer{.xrcd_handle = *handle};
+  return undo(context, ObjectType::Xrcd, *handle, respond(call, answer));
+}
+
+int close_xrcd(Context& context, const WriteCall& call) {
+  ib_uverbs_close_xrcd command{};
+  if (const int bad = request(call, command); bad != 0) return bad;
+  return destroy(context, ObjectType::Xrcd, command.xrcd_handle);
+}
+
+int modify_srq_command(Context& context, const WriteCall& call) {
+  ib_uverbs_modify_srq command{};
+  if (const int bad = request(call, command); bad != 0) return bad;
+  const auto* const srq = object<SrqObject>(context, command.srq_handle);
+  if (srq == nullptr) return -EINVAL;
+  return modify_srq(context, *srq, command.attr_mask, command.srq_limit);
+}
+
+int query_srq_command(Context& context, const WriteCall& call) {
+  ib_uverbs_query_srq command{};
+  if (const int bad = request(call, command); bad != 0) return bad;
+  const auto* const srq = object<SrqObject>(context, command.srq_handle);
+  if (srq == nullptr) return -EINVAL;
+  ib_uverbs_query_srq_resp answer{};
+  answer.max_wr = srq->max_wr;
+  answer.max_sge = srq->max_sge;
+  if (const int error = context.nic->query_srq(srq->srqn, answer.srq_limit).value; error != 0) return -error;
+  return respond(call, answer);
+}
+
+int destroy_srq(Context& context, const WriteCall& call) {
+  ib_uverbs_destroy_srq command{};
+  if (const int bad = request(call, command); bad != 0) return bad;
+  EventRouter::Reported reported;
+  if (const int bad = destroy(context, ObjectType::Srq, command.srq_handle, &reported); bad != 0) return bad;
+  const ib_uverbs_destroy_srq_resp answer{.events_reported = reported.async};
+  return respond(call, answer);
+}
+
 // ---- Queue pairs
 // --------------------------------------------------------------------------------------------------
 
@@ -270,10 +373,23 @@ QpRequest qp_request(Context& context, const Command& command) {
                         .max_send_sge = command.max_send_sge,
                         .max_recv_sge = command.max_recv_sge,
                         .max_inline_data = command.max_inline_data};
+  if (command.qp_type == IB_UVERBS_QPT_XRC_TGT) {  // the one handle is then the XRC domain's
+    asked.xrcd = object<XrcdObject>(context, command.pd_handle);
+    return asked;
+  }
   asked.pd = object<PdObject>(context, command.pd_handle);
   asked.send_cq = object<CqObject>(context, command.send_cq_handle);
+  if (command.qp_type == IB_UVERBS_QPT_XRC_INI) return asked;
   asked.recv_cq = object<CqObject>(context, command.recv_cq_handle);
+  if (command.is_srq != 0) asked.srq = object<SrqObject>(context, command.srq_handle);
   return asked;
+}
+
+// Without the queue that it names the command is refused (create_qp() in the kernel's uverbs_cmd.c).
+template <typename Command>
+bool lacks_srq(const Command& command, const QpRequest& asked) {
+  const bool takes_one = command.qp_type != IB_UVERBS_QPT_XRC_TGT && command.qp_type != IB_UVERBS_QPT_XRC_INI;
+  return takes_one && command.is_srq != 0 && asked.srq == nullptr;
 }
 
 ib_uverbs_create_qp_resp qp_response(const QpCreated& made) {
@@ -291,8 +407,9 @@ ib_uverbs_create_qp_resp qp_response(const QpCreated& made) {
 int create_qp_command(Context& context, const WriteCall& call) {
   ib_uverbs_create_qp command{};
   if (const int bad = request(call, command); bad != 0) return bad;
-  if (command.is_srq != 0) return unsupported("Shared receive queues");
-  const auto made = create_qp(context, qp_request(context, command), call.driver);
+  const QpRequest asked = qp_request(context, command);
+  if (lacks_srq(command, asked)) return -EINVAL;
+  const auto made = create_qp(context, asked, call.driver);
   if (!made) return made.error();
   return undo(context, ObjectType::Qp, made->handle, respond(call, qp_response(*made)));
 }
@@ -303,8 +420,8 @@ int create_qp_extended(Context& context, const WriteCall& call) {
   if ((command.comp_mask & ~std::uint32_t{IB_UVERBS_CREATE_QP_SUP_COMP_MASK}) != 0) return -EINVAL;
   if (command.reserved != 0) return -EINVAL;
   if (command.comp_mask != 0) return unsupported("Receive indirection tables");
-  if (command.is_srq != 0) return unsupported("Shared receive queues");
   QpRequest asked = qp_request(context, command);
+  if (lacks_srq(command, asked)) return -EINVAL;
   asked.create_flags = command.create_flags;
   const auto made = create_qp(context, asked, call.driver);
   if (!made) return made.error();
@@ -312,6 +429,18 @@ int create_qp_extended(Context& context, const WriteCall& call) {
   answer.base = qp_response(*made);
   answer.response_length = response_length<decltype(answer)>(call);
   return undo(context, ObjectType::Qp, made->handle, respond(call, answer));
+}
+
+int open_qp_command(Context& context, const WriteCall& call) {
+  ib_uverbs_open_qp command{};
+  if (const int bad = request(call, command); bad != 0) return bad;
+  const QpOpenRequest asked{.user_handle = command.user_handle,
+                            .xrcd = object<XrcdObject>(context, command.pd_handle),
+                            .qpn = command.qpn,
+                            .type = command.qp_type};
+  const auto made = open_qp(context, asked);
+  if (!made) return made.error();
+  return undo(context, ObjectType::Qp, made->handle, respond(call, qp_response(*made)));
 }
 
 int query_qp_command(Context& context, const WriteCall& call) {
@@ -327,7 +456,8 @@ int query_qp_command(Context& context, const WriteCall& call) {
 int modify_qp_command(Context& context, const WriteCall& call) {
   ib_uverbs_ex_modify_qp command{};
   if (const int bad = copy_in(&command.base, sizeof command.base, call.in); bad != 0) return bad;
-  if ((command.base.attr_mask & ~kStandardAttributes) != 0) return -EOPNOTSUPP;
+  if ((command.base.attr_mask & ~kStandardAttributes) != 0)
+    return unsupported("Attributes of ibv_modify_qp beyond IBTA's");
   auto* const qp = object<QpObject>(context, command.base.qp_handle);
   return qp == nullptr ? -EINVAL : modify_qp(context, *qp, command);
 }
@@ -338,11 +468,30 @@ int modify_qp_extended(Context& context, const WriteCall& call) {
   if ((command.base.attr_mask & ~(kStandardAttributes | kRateLimitAttribute)) != 0) return -EOPNOTSUPP;
   auto* const qp = object<QpObject>(context, command.base.qp_handle);
   if (qp == nullptr) return -EINVAL;
-  if (const int bad = modify_qp_driver(call.driver); bad != 0) return bad;
+  if (const int bad = modify_qp_driver(*qp, call.driver); bad != 0) return bad;
   if (const int bad = modify_qp(context, *qp, command); bad != 0) return bad;
   const ib_uverbs_ex_modify_qp_resp answer{
       .comp_mask = 0, .response_length = response_length<ib_uverbs_ex_modify_qp_resp>(call)};
   return respond(call, answer);
+}
+
+template <typename Command>
+McastAttachment attachment_of(const Command& command) {
+  return {.gid = std::to_array(command.gid), .lid = command.mlid};
+}
+
+int attach_mcast(Context& context, const WriteCall& call) {
+  ib_uverbs_attach_mcast command{};
+  if (const int bad = request(call, command); bad != 0) return bad;
+  auto* const qp = object<QpObject>(context, command.qp_handle);
+  return qp == nullptr ? -EINVAL : attach_multicast(context, *qp, attachment_of(command));
+}
+
+int detach_mcast(Context& context, const WriteCall& call) {
+  ib_uverbs_detach_mcast command{};
+  if (const int bad = request(call, command); bad != 0) return bad;
+  auto* const qp = object<QpObject>(context, command.qp_handle);
+  return qp == nullptr ? -EINVAL : detach_multicast(context, *qp, attachment_of(command));
 }
 
 int destroy_qp(Context& context, const WriteCall& call) {
@@ -389,10 +538,6 @@ constexpr WriteMethod extended(std::size_t request_size, std::size_t response_si
           .handler = handler};
 }
 
-constexpr WriteMethod later(const char* name) {
-  return {.name = name};
-}
-
 // The last member that the first version of an extended structure had.
 #define QPAIR_SIZE_THROUGH(type, member) (offsetof(type, member) + sizeof(type::member))
 
@@ -426,18 +571,24 @@ constexpr auto kWriteMethods = [] {
   table[IB_USER_VERBS_CMD_QUERY_QP] = in_out<ib_uverbs_query_qp, ib_uverbs_query_qp_resp>(query_qp_command);
   table[IB_USER_VERBS_CMD_MODIFY_QP] = in<ib_uverbs_modify_qp>(modify_qp_command);
   table[IB_USER_VERBS_CMD_DESTROY_QP] = in_out<ib_uverbs_destroy_qp, ib_uverbs_destroy_qp_resp>(destroy_qp);
-  table[IB_USER_VERBS_CMD_ALLOC_MW] = later("Memory windows");
-  table[IB_USER_VERBS_CMD_DEALLOC_MW] = later("Memory windows");
-  table[IB_USER_VERBS_CMD_ATTACH_MCAST] = later("Multicast");
-  table[IB_USER_VERBS_CMD_DETACH_MCAST] = later("Multicast");
-  table[IB_USER_VERBS_CMD_CREATE_SRQ] = later("Shared receive queues");
-  table[IB_USER_VERBS_CMD_MODIFY_SRQ] = later("Shared receive queues");
-  table[IB_USER_VERBS_CMD_QUERY_SRQ] = later("Shared receive queues");
-  table[IB_USER_VERBS_CMD_DESTROY_SRQ] = later("Shared receive queues");
-  table[IB_USER_VERBS_CMD_CREATE_XSRQ] = later("Shared receive queues");
-  table[IB_USER_VERBS_CMD_OPEN_XRCD] = later("XRC domains");
-  table[IB_USER_VERBS_CMD_CLOSE_XRCD] = later("XRC domains");
-  table[IB_USER_VERBS_CMD_OPEN_QP] = later("XRC domains");
+  table[IB_USER_VERBS_CMD_ALLOC_MW] = in_out_driver<ib_uverbs_alloc_mw, ib_uverbs_alloc_mw_resp>(alloc_mw);
+  table[IB_USER_VERBS_CMD_DEALLOC_MW] = in<ib_uverbs_dealloc_mw>(dealloc_mw);
+  table[IB_USER_VERBS_CMD_ATTACH_MCAST] = in<ib_uverbs_attach_mcast>(attach_mcast);
+  table[IB_USER_VERBS_CMD_DETACH_MCAST] = in<ib_uverbs_detach_mcast>(detach_mcast);
+  table[IB_USER_VERBS_CMD_CREATE_SRQ] =
+      in_out_driver<ib_uverbs_create_srq, ib_uverbs_create_srq_resp>(create_srq_command);
+  table[IB_USER_VERBS_CMD_MODIFY_SRQ] = in<ib_uverbs_modify_srq>(modify_srq_command);
+  table[IB_USER_VERBS_CMD_QUERY_SRQ] =
+      in_out<ib_uverbs_query_srq, ib_uverbs_query_srq_resp>(query_srq_command);
+  table[IB_USER_VERBS_CMD_DESTROY_SRQ] =
+      in_out<ib_uverbs_destroy_srq, ib_uverbs_destroy_srq_resp>(destroy_srq);
+  table[IB_USER_VERBS_CMD_CREATE_XSRQ] =
+      in_out_driver<ib_uverbs_create_xsrq, ib_uverbs_create_srq_resp>(create_xsrq);
+  table[IB_USER_VERBS_CMD_OPEN_XRCD] =
+      in_out_driver<ib_uverbs_open_xrcd, ib_uverbs_open_xrcd_resp>(open_xrcd_command);
+  table[IB_USER_VERBS_CMD_CLOSE_XRCD] = in<ib_uverbs_close_xrcd>(close_xrcd);
+  table[IB_USER_VERBS_CMD_OPEN_QP] =
+      in_out_driver<ib_uverbs_open_qp, ib_uverbs_create_qp_resp>(open_qp_command);
   return table;
 }();
 

@@ -1,6 +1,7 @@
 #include "softnic/explain/explain.hpp"
 
 #include <pthread.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -58,7 +59,8 @@ class Line {
     buffer_[size_++] = '\n';
     std::size_t done = 0;
     while (done < size_) {
-      const ssize_t written = ::write(STDERR_FILENO, buffer_.data() + done, size_ - done);
+      // Not by libc: there a thread that is to be cancelled would end.
+      const long written = ::syscall(SYS_write, STDERR_FILENO, buffer_.data() + done, size_ - done);
       if (written < 0 && errno == EINTR) {
         continue;
       }

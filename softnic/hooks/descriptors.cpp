@@ -24,18 +24,18 @@ namespace {
 
 using driver::FileTable;
 
-constinit Next<int(int, unsigned long, ...)> next_ioctl("ioctl");
-constinit Next<ssize_t(int, const void*, size_t)> next_write("write");
-constinit Next<ssize_t(int, const iovec*, int)> next_writev("writev");
-constinit Next<ssize_t(int, void*, size_t)> next_read("read");
-constinit Next<ssize_t(int, const iovec*, int)> next_readv("readv");
-constinit Next<void*(void*, size_t, int, int, int, off_t)> next_mmap("mmap");
-constinit Next<int(int, int, ...)> next_fcntl("fcntl");
-constinit Next<int(int)> next_dup("dup");
-constinit Next<int(int, int)> next_dup2("dup2");
-constinit Next<int(int, int, int)> next_dup3("dup3");
-constinit Next<int(int)> next_close("close");
-constinit Next<int(int, int, int)> next_socket("socket");
+QPAIR_NEXT Next<int(int, unsigned long, ...)> next_ioctl("ioctl");
+QPAIR_NEXT Next<ssize_t(int, const void*, size_t)> next_write("write");
+QPAIR_NEXT Next<ssize_t(int, const iovec*, int)> next_writev("writev");
+QPAIR_NEXT Next<ssize_t(int, void*, size_t)> next_read("read");
+QPAIR_NEXT Next<ssize_t(int, const iovec*, int)> next_readv("readv");
+QPAIR_NEXT Next<void*(void*, size_t, int, int, int, off_t)> next_mmap("mmap");
+QPAIR_NEXT Next<int(int, int, ...)> next_fcntl("fcntl");
+QPAIR_NEXT Next<int(int)> next_dup("dup");
+QPAIR_NEXT Next<int(int, int)> next_dup2("dup2");
+QPAIR_NEXT Next<int(int, int, int)> next_dup3("dup3");
+QPAIR_NEXT Next<int(int)> next_close("close");
+QPAIR_NEXT Next<int(int, int, int)> next_socket("socket");
 
 int close_range_by_system_call(unsigned first, unsigned last, int flags) {
   return static_cast<int>(syscall(SYS_close_range, first, last, flags));
@@ -43,8 +43,8 @@ int close_range_by_system_call(unsigned first, unsigned last, int flags) {
 void close_from_by_system_call(int first) {
   syscall(SYS_close_range, first < 0 ? 0 : first, ~0U, 0);
 }
-constinit Next<int(unsigned, unsigned, int)> next_close_range("close_range", close_range_by_system_call);
-constinit Next<void(int)> next_closefrom("closefrom", close_from_by_system_call);
+QPAIR_NEXT Next<int(unsigned, unsigned, int)> next_close_range("close_range", close_range_by_system_call);
+QPAIR_NEXT Next<void(int)> next_closefrom("closefrom", close_from_by_system_call);
 
 // A descriptor of the emulated kernel, which the program did not open and cannot know.
 bool is_private(int fd) {

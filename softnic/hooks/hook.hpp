@@ -23,14 +23,18 @@
 #define QPAIR_HOOK_ALIAS(declaration, symbol, of) \
   extern "C" __attribute__((visibility("default"), alias(of))) declaration __asm__(symbol)
 
+// Defines a Next: constant-initialised, and where resolve_all() finds it.
+#define QPAIR_NEXT __attribute__((section("qpair_next"))) constinit
+
 // NOLINTEND(bugprone-macro-parentheses)
 
 namespace qpair::softnic::hooks {
 
 // The next definition of a function: libc's, or that of another interposer (a sanitizer, say). Looked up when
-// first needed.
+// the library is loaded, or when it is needed before that: dlsym() takes a lock which dlopen() holds while it
+// runs constructors, and those may wait for threads that come here.
 template <typename Function>
-class Next {
+class alignas(32) Next {  // without gaps in their section
  public:
   // `fallback`: what to use in place of a function that an old libc does not have.
   constexpr explicit Next(const char* symbol, Function* fallback = nullptr)

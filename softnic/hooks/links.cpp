@@ -11,11 +11,11 @@
 namespace qpair::softnic::hooks {
 namespace {
 
-constinit Next<ssize_t(const char*, char*, size_t)> next_readlink("readlink");
-constinit Next<ssize_t(int, const char*, char*, size_t)> next_readlinkat("readlinkat");
-constinit Next<char*(const char*, char*)> next_realpath("realpath");
-constinit Next<char*(char*, size_t)> next_getcwd("getcwd");
-constinit Next<int(const char*)> next_chdir("chdir");
+QPAIR_NEXT Next<ssize_t(const char*, char*, size_t)> next_readlink("readlink");
+QPAIR_NEXT Next<ssize_t(int, const char*, char*, size_t)> next_readlinkat("readlinkat");
+QPAIR_NEXT Next<char*(const char*, char*)> next_realpath("realpath");
+QPAIR_NEXT Next<char*(char*, size_t)> next_getcwd("getcwd");
+QPAIR_NEXT Next<int(const char*)> next_chdir("chdir");
 
 // /proc/self/fd/N and /proc/self/cwd say where a file really is.
 ssize_t public_link(char* target, ssize_t length) {

@@ -15,11 +15,11 @@
 namespace qpair::softnic::hooks {
 namespace {
 
-constinit Next<int(const char*, int, ...)> next_open("open");
-constinit Next<int(int, const char*, int, ...)> next_openat("openat");
-constinit Next<FILE*(const char*, const char*)> next_fopen("fopen");
-constinit Next<FILE*(const char*, const char*, FILE*)> next_freopen("freopen");
-constinit Next<DIR*(const char*)> next_opendir("opendir");
+QPAIR_NEXT Next<int(const char*, int, ...)> next_open("open");
+QPAIR_NEXT Next<int(int, const char*, int, ...)> next_openat("openat");
+QPAIR_NEXT Next<FILE*(const char*, const char*)> next_fopen("fopen");
+QPAIR_NEXT Next<FILE*(const char*, const char*, FILE*)> next_freopen("freopen");
+QPAIR_NEXT Next<DIR*(const char*)> next_opendir("opendir");
 
 bool has_mode(int flags) {
   return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
@@ -83,13 +83,21 @@ QPAIR_HOOK_ALIAS(int hooked_creat64(const char*, mode_t), "creat64", "creat");
 
 QPAIR_HOOK(FILE* hooked_fopen(const char* path, const char* mode), "fopen");
 FILE* hooked_fopen(const char* path, const char* mode) {
-  return with_path(path, [&](const Path& at) { return (*next_fopen)(at, mode); });
+  return with_path(path, [&](const Path& at) {
+    FILE* const stream = (*next_fopen)(at, mode);
+    stream_opened(stream, at);
+    return stream;
+  });
 }
 QPAIR_HOOK_ALIAS(FILE* hooked_fopen64(const char*, const char*), "fopen64", "fopen");
 
 QPAIR_HOOK(FILE* hooked_freopen(const char* path, const char* mode, FILE* stream), "freopen");
 FILE* hooked_freopen(const char* path, const char* mode, FILE* stream) {
-  return with_path(path, [&](const Path& at) { return (*next_freopen)(at, mode, stream); });
+  return with_path(path, [&](const Path& at) {
+    FILE* const opened_stream = (*next_freopen)(at, mode, stream);
+    stream_opened(opened_stream, at);
+    return opened_stream;
+  });
 }
 QPAIR_HOOK_ALIAS(FILE* hooked_freopen64(const char*, const char*, FILE*), "freopen64", "freopen");
 
@@ -103,9 +111,9 @@ namespace {
 
 using Filter = int(const dirent*);
 using Order = int(const dirent**, const dirent**);
-constinit Next<int(const char*, dirent***, Filter*, Order*)> next_scandir("scandir");
-constinit Next<int(int, const char*, dirent***, Filter*, Order*)> next_scandirat("scandirat");
-constinit Next<int(const char*, int, int (*)(const char*, int), glob_t*)> next_glob("glob");
+QPAIR_NEXT Next<int(const char*, dirent***, Filter*, Order*)> next_scandir("scandir");
+QPAIR_NEXT Next<int(int, const char*, dirent***, Filter*, Order*)> next_scandirat("scandirat");
+QPAIR_NEXT Next<int(const char*, int, int (*)(const char*, int), glob_t*)> next_glob("glob");
 
 }  // namespace
 }  // namespace qpair::softnic::hooks

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "softnic/driver/counter_files.hpp"
 #include "softnic/driver/file_calls.hpp"
 #include "softnic/hooks/device_files.hpp"
 #include "softnic/hooks/hook.hpp"
@@ -85,6 +86,11 @@ bool identify(int fd, driver::FileIdentity& identity) {
   return true;
 }
 
+void show_live(const driver::SysfsTree& tree, const driver::FileIdentity& identity, int fd) {
+  if (const driver::LiveCounter* counter = tree.counter(identity)) driver::show_counter(fd, *counter);
+  if (identity == tree.failures()) driver::show_failures(fd);
+}
+
 }  // namespace
 
 void TranslatedPath::translate(const char* path) {
@@ -125,9 +131,21 @@ int opened(int fd, const Path& path, int flags) {
   driver::FileIdentity identity;
   if (tree == nullptr || !identify(fd, identity)) return fd;
   if (identity == tree->invalid_attribute()) driver::make_unreadable(fd);
-  if (identity != tree->node()) return fd;
+  if ((flags & O_ACCMODE) == O_RDONLY) show_live(*tree, identity, fd);
+  if (identity != tree->node() && identity != tree->cm_node()) return fd;
   close(fd);
-  return system_result(driver::open_device_file(flags));
+  return system_result(identity == tree->node() ? driver::open_device_file(flags)
+                                                : driver::open_cm_file(flags, tree->root()));
+}
+
+void stream_opened(FILE* stream, const Path& path) {
+  const char* const name = path;  // null: freopen() of what is open already
+  if (stream == nullptr || name == nullptr || (!path.ours() && name[0] == '/')) return;
+  const driver::SysfsTree* tree = device_files_if_made();
+  driver::FileIdentity identity;
+  const int fd = fileno(stream);
+  if (tree == nullptr || !identify(fd, identity)) return;
+  show_live(*tree, identity, fd);
 }
 
 }  // namespace qpair::softnic::hooks

@@ -1,6 +1,8 @@
 #pragma once
 // Which paths are the emulated device's, and where they really are.
 
+#include <stdio.h>
+
 #include <climits>
 #include <cstddef>
 
@@ -62,5 +64,7 @@ std::size_t public_path(char* path, std::size_t length);
 // The file that was opened under `path`: if it stands for the device node, the device in its place; if it is
 // an attribute that cannot be read, it is made so. -1 with errno, or a descriptor.
 int opened(int fd, const Path& path, int flags);
+// The same for a stream, as far as it can be done: it shows the counters.
+void stream_opened(FILE* stream, const Path& path);
 
 }  // namespace qpair::softnic::hooks

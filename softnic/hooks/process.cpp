@@ -10,6 +10,12 @@
 #include "softnic/hooks/device_files.hpp"
 #include "softnic/hooks/hook.hpp"
 
+// What the linker says of the section of QPAIR_NEXT.
+extern "C" __attribute__((visibility("hidden"))) qpair::softnic::hooks::Next<void()>
+    __start_qpair_next[];  // NOLINT
+extern "C" __attribute__((visibility("hidden"))) qpair::softnic::hooks::Next<void()>
+    __stop_qpair_next[];  // NOLINT
+
 extern "C" int __cxa_atexit(void (*function)(void*), void* argument, void* dso);
 
 namespace qpair::softnic::hooks {
@@ -35,10 +41,17 @@ void at_exit(void*) {
   remove_device_files();
 }
 
+// They differ in their type alone.
+static_assert(sizeof(Next<void()>) == alignof(Next<void()>));
+void resolve_all() {
+  for (auto* next = __start_qpair_next; next != __stop_qpair_next; ++next) static_cast<void>(**next);
+}
+
 // Registered for no library in particular and before main(): it runs after the destructors of every library,
 // which may still close devices and free queue pairs (glibc, elf/dl-fini.c is itself an exit function and was
 // registered later).
 __attribute__((constructor)) void loaded() {
+  resolve_all();
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   __cxa_atexit(at_exit, nullptr, nullptr);
   at_quick_exit([] { remove_device_files(); });
@@ -47,7 +60,7 @@ __attribute__((constructor)) void loaded() {
 [[noreturn]] void exit_by_system_call(int status) {
   for (;;) syscall(SYS_exit_group, status);
 }
-constinit Next<void(int)> next_exit("_exit", exit_by_system_call);
+QPAIR_NEXT Next<void(int)> next_exit("_exit", exit_by_system_call);
 
 }  // namespace
 }  // namespace qpair::softnic::hooks

@@ -23,19 +23,22 @@ int stat_by_system_call(int directory, const char* path, struct stat* status, in
   return static_cast<int>(syscall(SYS_newfstatat, directory, path, status, flags));
 }
 
-constinit Next<int(int, const char*, struct stat*, int)> next_fstatat("fstatat", stat_by_system_call);
-constinit Next<int(int, const char*, int, unsigned, struct statx*)> next_statx("statx");
-constinit Next<int(const char*, int)> next_access("access");
-constinit Next<int(int, const char*, int, int)> next_faccessat("faccessat");
-constinit Next<int(const char*, int)> next_euidaccess("euidaccess");
+QPAIR_NEXT Next<int(int, const char*, struct stat*, int)> next_fstatat("fstatat", stat_by_system_call);
+QPAIR_NEXT Next<int(int, const char*, int, unsigned, struct statx*)> next_statx("statx");
+QPAIR_NEXT Next<int(const char*, int)> next_access("access");
+QPAIR_NEXT Next<int(int, const char*, int, int)> next_faccessat("faccessat");
+QPAIR_NEXT Next<int(const char*, int)> next_euidaccess("euidaccess");
 
-bool is_device(int fd) {
-  return driver::FileTable::in_use() && driver::file_is_device(fd);
+// 0: it is no device of ours.
+dev_t device_of(int fd) {
+  return driver::FileTable::in_use() ? driver::file_device_number(fd) : 0;
 }
 
-bool is_node(const driver::FileIdentity& identity) {
+dev_t device_of(const driver::FileIdentity& identity) {
   const driver::SysfsTree* tree = device_files_if_made();
-  return tree != nullptr && tree->node() == identity;
+  if (tree == nullptr) return 0;
+  if (tree->node() == identity) return makedev(driver::kDeviceMajor, driver::kDeviceMinor);
+  return tree->cm_node() == identity ? makedev(driver::kCmMajor, driver::kCmMinor) : 0;
 }
 
 bool names_descriptor(const char* path, int flags) {
@@ -46,9 +49,11 @@ int status_at(int directory, const char* path, struct stat* status, int flags) {
   const int result =
       with_path(path, [&](const Path& at) { return (*next_fstatat)(directory, at, status, flags); });
   if (result != 0) return result;
-  if (is_node({status->st_dev, status->st_ino}) || (names_descriptor(path, flags) && is_device(directory))) {
+  dev_t device = device_of({status->st_dev, status->st_ino});
+  if (device == 0 && names_descriptor(path, flags)) device = device_of(directory);
+  if (device != 0) {
     status->st_mode = kDeviceMode;
-    status->st_rdev = makedev(driver::kDeviceMajor, driver::kDeviceMinor);
+    status->st_rdev = device;
     status->st_size = 0;
     status->st_blocks = 0;
   }
@@ -122,11 +127,12 @@ int hooked_statx(int directory, const char* path, int flags, unsigned mask, stru
   const int result =
       with_path(path, [&](const Path& at) { return (*next_statx)(directory, at, flags, mask, status); });
   if (result != 0) return result;
-  const dev_t device = makedev(status->stx_dev_major, status->stx_dev_minor);
-  if (is_node({device, status->stx_ino}) || (names_descriptor(path, flags) && is_device(directory))) {
+  dev_t device = device_of({makedev(status->stx_dev_major, status->stx_dev_minor), status->stx_ino});
+  if (device == 0 && names_descriptor(path, flags)) device = device_of(directory);
+  if (device != 0) {
     status->stx_mode = kDeviceMode;
-    status->stx_rdev_major = qpair::softnic::driver::kDeviceMajor;
-    status->stx_rdev_minor = qpair::softnic::driver::kDeviceMinor;
+    status->stx_rdev_major = major(device);
+    status->stx_rdev_minor = minor(device);
     status->stx_size = 0;
     status->stx_blocks = 0;
   }
@@ -152,10 +158,10 @@ QPAIR_HOOK_ALIAS(int hooked_eaccess(const char*, int), "eaccess", "euidaccess");
 namespace qpair::softnic::hooks {
 namespace {
 
-constinit Next<ssize_t(const char*, const char*, void*, size_t)> next_getxattr("getxattr");
-constinit Next<ssize_t(const char*, const char*, void*, size_t)> next_lgetxattr("lgetxattr");
-constinit Next<ssize_t(const char*, char*, size_t)> next_listxattr("listxattr");
-constinit Next<ssize_t(const char*, char*, size_t)> next_llistxattr("llistxattr");
+QPAIR_NEXT Next<ssize_t(const char*, const char*, void*, size_t)> next_getxattr("getxattr");
+QPAIR_NEXT Next<ssize_t(const char*, const char*, void*, size_t)> next_lgetxattr("lgetxattr");
+QPAIR_NEXT Next<ssize_t(const char*, char*, size_t)> next_listxattr("listxattr");
+QPAIR_NEXT Next<ssize_t(const char*, char*, size_t)> next_llistxattr("llistxattr");
 
 }  // namespace
 }  // namespace qpair::softnic::hooks

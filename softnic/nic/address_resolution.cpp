@@ -45,4 +45,16 @@ ibv_gid routable(const ibv_gid& gid) {
   return mapped;
 }
 
+std::uint16_t lid_of(const std::array<std::uint8_t, 16>& address) {
+  return static_cast<std::uint16_t>((address[14] << 8) | address[15]);
+}
+
+ibv_gid address_of_lid(std::uint16_t lid, const std::array<std::uint8_t, 16>& own_address) {
+  ibv_gid address{};
+  std::ranges::copy(own_address, address.raw);
+  address.raw[14] = static_cast<std::uint8_t>(lid >> 8);
+  address.raw[15] = static_cast<std::uint8_t>(lid);
+  return address;
+}
+
 }  // namespace qpair::softnic::nic

@@ -20,4 +20,10 @@ ibv_gid link_local(const std::array<std::uint8_t, 6>& mac);
 // unchanged.
 ibv_gid routable(const ibv_gid& gid);
 
+// With InfiniBand's link layer: the LID of the port with this address, its last two bytes, and the address of
+// the port with `lid` in the same subnet.
+inline constexpr std::uint16_t kFirstMulticastLid = 0xc000;  // IBTA vol. 1 4.1.3
+std::uint16_t lid_of(const std::array<std::uint8_t, 16>& address);
+ibv_gid address_of_lid(std::uint16_t lid, const std::array<std::uint8_t, 16>& own_address);
+
 }  // namespace qpair::softnic::nic

@@ -8,8 +8,10 @@
 
 #include "qpair/mlx5/doorbell.hpp"
 #include "softnic/explain/explain.hpp"
+#include "softnic/nic/doorbell_pages.hpp"
 #include "softnic/nic/guarded_memory.hpp"
 #include "softnic/nic/id_table.hpp"
+#include "softnic/nic/tracer.hpp"
 
 namespace qpair::softnic::nic {
 namespace {
@@ -41,9 +43,14 @@ CompletionQueue::CompletionQueue(Cqn number, const CqParameters& parameters)
 bool CompletionQueue::push(mlx5::Cqe64 cqe, Notice notice, const Payload* payload) {
   if (broken_) return false;
   if (!has_room()) return false;
+  const auto begun = tracer != nullptr ? Tracer::Clock::now() : Tracer::TimePoint{};
   // An error entry has its syndrome where others have the time.
   if (mlx5::cqe_opcode(cqe.op_own) < mlx5::CqeOpcode::RequestError) cqe.timestamp = device_clock();
   if (!store(cqe, payload)) return false;
+  if (tracer != nullptr) {
+    tracer->completed(
+        cqe, {static_cast<std::uint32_t>(number_), parameters_.doorbell_record, producer_ & kIdMask, begun});
+  }
   ++producer_;
   unnotified_ = true;
   if (notice == Notice::Solicited) {
@@ -58,6 +65,10 @@ bool CompletionQueue::store(mlx5::Cqe64& cqe, const Payload* payload) {
   const std::uint32_t slot = producer_ & (parameters_.entries - 1);
   const std::uint64_t entry = parameters_.buffer + std::uint64_t{slot} * parameters_.cqe_size;
   const bool wide = parameters_.cqe_size == 128;
+  if (pages != nullptr && pages->lie_in(entry, parameters_.cqe_size)) {
+    fail(fmt::format("one of the device's doorbell pages lies in its ring, at {:#x}", entry));
+    return false;
+  }
   if (payload != nullptr) {
     cqe.op_own =
         static_cast<std::uint8_t>(cqe.op_own | (wide ? mlx5::kInlineScatter64 : mlx5::kInlineScatter32));
@@ -79,7 +90,7 @@ bool CompletionQueue::store(mlx5::Cqe64& cqe, const Payload* payload) {
 }
 
 bool CompletionQueue::has_room() {
-  if (producer_ - consumer_ < parameters_.entries) return true;
+  if (parameters_.ignore_overrun || producer_ - consumer_ < parameters_.entries) return true;
   std::uint32_t raw = 0;
   if (!guarded_load32(record(parameters_, mlx5::kConsumerIndexRecord), raw)) {
     fail(fmt::format("its doorbell record at {:#x} is not mapped", parameters_.doorbell_record));
@@ -88,11 +99,7 @@ bool CompletionQueue::has_room() {
   const std::uint32_t index = mlx5::byte_swap(raw) & kIdMask;
   const std::uint32_t used = (producer_ - index) & kIdMask;
   if (used > parameters_.entries) {
-    explain::say(
-        explain::Kind::Finding,
-        fmt::format(
-            "completion queue {:#x}: the consumer index record says {}, ahead of what was completed ({})",
-            static_cast<std::uint32_t>(number_), index, producer_ & kIdMask));
+    say_impossible_index(index);
     consumer_ = producer_;
     return true;
   }
@@ -107,6 +114,22 @@ bool CompletionQueue::has_room() {
   return false;
 }
 
+// The program may have consumed no more than was completed, and never takes an index back.
+void CompletionQueue::say_impossible_index(std::uint32_t index) const {
+  const auto number = static_cast<std::uint32_t>(number_);
+  const std::uint32_t completed = producer_ & kIdMask;
+  const std::uint32_t too_far = (index - completed) & kIdMask;
+  explain::say(
+      explain::Kind::Finding,
+      too_far <= kIdMask / 2
+          ? fmt::format("completion queue {:#x}: the consumer index record says {}, {} ahead of what was "
+                        "completed ({})",
+                        number, index, too_far, completed)
+          : fmt::format("completion queue {:#x}: the consumer index record says {}, {} behind what was "
+                        "completed ({}); the ring has {} entries: it went back",
+                        number, index, (completed - index) & kIdMask, completed, parameters_.entries));
+}
+
 void CompletionQueue::fail(const std::string& reason) {
   broken_ = true;
   explain::say(explain::Kind::Failure, fmt::format("completion queue {:#x} is in error: {}",
@@ -117,6 +140,24 @@ void CompletionQueue::fail(const std::string& reason) {
 void CompletionQueue::notify(Notice notice) {
   if (armed_ == Armed::No) return;
   if (armed_ == Armed::Solicited && notice == Notice::Plain) return;
+  if (!holds_back()) raise();
+}
+
+bool CompletionQueue::holds_back() {
+  if (!is_moderated() || ++held_ >= moderation_count_) return false;
+  if (held_until_ == wire::TimePoint::max()) {
+    held_until_ = std::chrono::steady_clock::now() + std::chrono::microseconds(moderation_period_us_);
+  }
+  return true;
+}
+
+void CompletionQueue::expire(wire::TimePoint now) {
+  if (held_ != 0 && held_until_ <= now && armed_ != Armed::No) raise();
+}
+
+void CompletionQueue::raise() {
+  held_ = 0;
+  held_until_ = wire::TimePoint::max();
   armed_ = Armed::No;
   fired_sequence_ = armed_sequence_;
   unnotified_ = unnotified_solicited_ = false;
@@ -177,6 +218,7 @@ Errno CompletionQueue::resize(std::uint64_t buffer, std::uint32_t entries, std::
 void CompletionQueue::moderate(std::uint16_t count, std::uint16_t period_us) {
   moderation_count_ = count;
   moderation_period_us_ = period_us;
+  if (!is_moderated()) expire(wire::TimePoint::max());
 }
 
 }  // namespace qpair::softnic::nic

@@ -12,8 +12,12 @@
 
 #include "qpair/mlx5/cqe.hpp"
 #include "softnic/nic/nic.hpp"
+#include "softnic/wire/link.hpp"
 
 namespace qpair::softnic::nic {
+
+class DoorbellPages;
+class Tracer;
 
 class CompletionQueue {
  public:
@@ -39,15 +43,26 @@ class CompletionQueue {
   // The entry that ends the old ring, then the new ring. See mlx5_cq_resize_copy_cqes for what libmlx5
   // expects.
   Errno resize(std::uint64_t buffer, std::uint32_t entries, std::uint32_t cqe_size);
+  // From now on an event waits for `count` completions, or for `period_us` microseconds, whichever is earlier
+  // (ibv_modify_cq; the kernel's mlx5_core_modify_cq_moderation()). 0 or 1 completions, or 0 us: not at all.
   void moderate(std::uint16_t count, std::uint16_t period_us);
+  bool is_moderated() const { return moderation_count_ > 1 && moderation_period_us_ != 0; }
+  // When the event that is held back must be raised; max() when there is none.
+  wire::TimePoint deadline() const { return held_until_; }
+  void expire(wire::TimePoint now);
 
-  unsigned users = 0;  // queue pairs that complete here
+  unsigned users = 0;              // queue pairs that complete here
+  Tracer* tracer = nullptr;        // if there is one
+  DoorbellPages* pages = nullptr;  // of the program: nothing is stored there
 
  private:
   bool store(mlx5::Cqe64& cqe, const Payload* payload);
   bool has_room();
+  void say_impossible_index(std::uint32_t index) const;
   void fail(const std::string& reason);
   void notify(Notice notice);
+  bool holds_back();
+  void raise();
 
   Cqn number_;
   CqParameters parameters_;
@@ -64,6 +79,8 @@ class CompletionQueue {
       0xff;  // sequence number of the arm that was last answered; 2 bits, so 0xff is none
   std::uint16_t moderation_count_ = 0;
   std::uint16_t moderation_period_us_ = 0;
+  std::uint16_t held_ = 0;  // completions since the latest event
+  wire::TimePoint held_until_ = wire::TimePoint::max();
 };
 
 }  // namespace qpair::softnic::nic

@@ -13,11 +13,12 @@ namespace qpair::softnic::nic {
 
 class DecodeCache {
  public:
-  enum class Queue : std::uint8_t { Send, Receive };
+  enum class Queue : std::uint8_t { Send, Receive, SharedReceive };
 
-  // The entry for this work request. `hit` says whether it holds it; if not, it is the caller's to fill.
-  ScatterList& at(std::uint32_t qpn, Queue queue, std::uint16_t index, bool& hit) {
-    const std::uint64_t key = key_of(qpn, queue, index);
+  // The entry for this work request of this queue pair, or shared receive queue. `hit` says whether it holds
+  // it; if not, it is the caller's to fill.
+  ScatterList& at(std::uint32_t number, Queue queue, std::uint16_t index, bool& hit) {
+    const std::uint64_t key = key_of(number, queue, index);
     Entry& entry = entries_.at(slot_of(key));
     hit = entry.key == key;
     entry.key = key;
@@ -25,8 +26,8 @@ class DecodeCache {
   }
 
   // The caller could not fill the entry.
-  void forget(std::uint32_t qpn, Queue queue, std::uint16_t index) {
-    const std::uint64_t key = key_of(qpn, queue, index);
+  void forget(std::uint32_t number, Queue queue, std::uint16_t index) {
+    const std::uint64_t key = key_of(number, queue, index);
     Entry& entry = entries_.at(slot_of(key));
     if (entry.key == key) entry.key = kNone;
   }
@@ -35,8 +36,9 @@ class DecodeCache {
   static constexpr unsigned kBits = 5;
   static constexpr std::uint64_t kNone = 0;  // key_of never gives 0
 
-  static std::uint64_t key_of(std::uint32_t qpn, Queue queue, std::uint16_t index) {
-    return (std::uint64_t{qpn} << 24) | (std::uint64_t{index} << 8) | (queue == Queue::Send ? 1U : 2U);
+  static std::uint64_t key_of(std::uint32_t number, Queue queue, std::uint16_t index) {
+    return (std::uint64_t{number} << 24) | (std::uint64_t{index} << 8) |
+           (static_cast<std::uint64_t>(queue) + 1);
   }
   static std::size_t slot_of(std::uint64_t key) { return (key * 0x9e37'79b9'7f4a'7c15U) >> (64 - kBits); }
 

@@ -17,6 +17,7 @@ struct GidEntry {
   bool roce_v2;               // otherwise RoCE v1
   std::string net_device;     // name for gid_attrs/ndevs
   unsigned net_device_index;  // if_nametoindex
+  bool infiniband = false;    // neither RoCE v1 nor v2
 };
 
 struct DeviceIdentity {
@@ -43,7 +44,11 @@ DeviceLimits make_limits();
 // Entries as a card has them for an interface with one IP address: 0 and 1 link-local (RoCE v1, v2), 2 and 3
 // the address (v1, v2).
 std::vector<GidEntry> make_gids(const PortAddress& address, const std::string& net_device);
+// With InfiniBand's link layer there is one, made of the subnet prefix and the port's GUID, and no net
+// device.
+std::vector<GidEntry> make_infiniband_gids(const PortAddress& address);
 // An active 400 Gb/s port. `mtu`: path MTU in bytes.
 ibv_port_attr make_port(std::uint32_t mtu);
+ibv_port_attr make_infiniband_port(std::uint32_t mtu, const PortAddress& address);
 
 }  // namespace qpair::softnic::nic

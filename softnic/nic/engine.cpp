@@ -15,6 +15,7 @@
 #include <chrono>
 #include <ctime>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "softnic/explain/explain.hpp"
@@ -48,15 +49,23 @@ void drain_eventfd(int fd) {
 // ---- Control calls ------------------------------------------------------------------------------
 
 Engine::Control::Control(Engine& engine) : engine_(engine) {
-  engine_.waiting_.fetch_add(1, std::memory_order_relaxed);
-  engine_.mutex_.lock();
-  engine_.waiting_.fetch_sub(1, std::memory_order_relaxed);
+  engine_.hold();
 }
 
 Engine::Control::~Control() {
-  const bool asleep = engine_.asleep_.load(std::memory_order_relaxed);
-  engine_.mutex_.unlock();
-  if (asleep) engine_.kick();
+  engine_.release();
+}
+
+void Engine::hold() {
+  waiting_.fetch_add(1, std::memory_order_relaxed);
+  mutex_.lock();
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Engine::release() {
+  const bool asleep = asleep_.load(std::memory_order_relaxed);
+  mutex_.unlock();
+  if (asleep) kick();
 }
 
 void Engine::kick() {
@@ -81,7 +90,10 @@ int Engine::start() {
   const int error = pthread_create(&thread_, &attributes, entry, this);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
-  if (error != 0) return error;
+  if (error != 0) {
+    wire::close_private(std::exchange(kick_fd_, -1));
+    return error;
+  }
   started_ = true;
   return 0;
 }
@@ -97,9 +109,8 @@ Engine::~Engine() {
 
 void Engine::abandon() {
   started_ = false;
-  chip_.pages().abandon();
+  chip_.abandon();
   wire::close_private(std::exchange(kick_fd_, -1));
-  chip_.link().abandon();
 }
 
 namespace {
@@ -141,38 +152,51 @@ void Engine::run() {
   std::unique_lock lock(mutex_);
   Patience patience;
   while (!stop_.load(std::memory_order_acquire)) {
-    const auto now = Clock::now();
-    // Also while busy: what wakes or occupies the engine need not be a doorbell.
-    const bool admitted = chip_.admit(now);
-    const Chip::Work work = round(now);
-    if (work || admitted) {
-      patience.worked(work, now);
-      nap_ = kShortestNap;
-    } else if (patience.is_over(now)) {
-      rest(lock, patience);
-      patience.rested();
+    try {
+      turn(lock, patience);
+    } catch (const std::bad_alloc&) {
+      explain::say(explain::Kind::Failure,
+                   "out of memory in the emulated NIC: what it was about to do is lost");
+      lock.unlock();  // whoever has the memory may need it
+      std::this_thread::sleep_for(kShortestNap);
+      lock.lock();
     }
     give_way(lock);
   }
 }
 
-Chip::Work Engine::round(wire::TimePoint now) {
-  try {
-    return chip_.round(now);
-  } catch (const std::bad_alloc&) {
-    explain::say(explain::Kind::Failure,
-                 "out of memory in the emulated NIC: what it was about to do is lost");
-    return {};
+void Engine::turn(std::unique_lock<std::mutex>& lock, Patience& patience) {
+  const auto now = Clock::now();
+  // Also while busy: what wakes or occupies the engine need not be a doorbell.
+  const bool admitted = chip_.admit(now);
+  const Chip::Work work = chip_.round(now);
+  if (work || admitted) {
+    patience.worked(work, now, admitted ? Patience::Woken::ByFault : Patience::Woken::No);
+    nap_ = kShortestNap;
+  } else if (patience.is_over(now)) {
+    rest(lock, patience);
+    patience.rested();
+  } else {
+    look_out();
+  }
+}
+
+// Most of a round in which nothing happens is spent on what hardly ever does.
+void Engine::look_out() const {
+  for (unsigned i = 0; i < kGlances && waiting_.load(std::memory_order_relaxed) == 0; ++i) {
+    if (chip_.glance()) return;
   }
 }
 
 void Engine::rest(std::unique_lock<std::mutex>& lock, const Patience& patience) {
   const auto now = Clock::now();
-  const bool may_doze = patience.awaits_packet() || patience.has_processors_to_spare();
+  const bool may_doze =
+      patience.awaits_packet() || patience.has_processors_to_spare() || chip_.pages().open() > kFewPages;
   const bool drowsy = may_doze && patience.idle(now) < kDrowsy && !chip_.pages().are_closed();
+  if (!drowsy && chip_.look_further()) return;
   const bool doorbells_wake = !drowsy && chip_.pages().protect(now);
   if (drowsy ? chip_.anything_new() : chip_.anything_left()) return;
-  auto until = chip_.deadline();
+  auto until = chip_.deadline(now);
   // The transport's timers may be late; a delay that was asked of the network (qpair run --delay) may not.
   auto slack = chip_.link().deadline() ? kFine : kCoarse;
   if (drowsy && patience.awaits_packet()) {
@@ -194,8 +218,10 @@ void Engine::give_way(std::unique_lock<std::mutex>& lock) {
 }
 
 void Engine::wait(wire::TimePoint until, std::chrono::nanoseconds slack, std::unique_lock<std::mutex>& lock) {
-  std::array<pollfd, 3> fds{{{kick_fd_, POLLIN, 0},
+  if (!chip_.link().sleeps()) return;
+  std::array<pollfd, 4> fds{{{kick_fd_, POLLIN, 0},
                              {chip_.link().descriptor(), POLLIN, 0},
+                             {chip_.link().second_descriptor(), POLLIN, 0},
                              {chip_.pages().descriptor(), POLLIN, 0}}};
   timespec timeout{};
   if (until != wire::TimePoint::max()) {
@@ -213,6 +239,7 @@ void Engine::wait(wire::TimePoint until, std::chrono::nanoseconds slack, std::un
           0);
   lock.lock();
   asleep_.store(false, std::memory_order_relaxed);
+  chip_.link().wakes();
   if (fds[0].revents != 0) drain_eventfd(kick_fd_);
 }
 

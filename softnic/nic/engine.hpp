@@ -40,13 +40,19 @@ class Engine {
 
   // Starts the thread if it does not run; 0 or an errno. Inside a Control.
   int start();
-  // After fork(), in the child: closes what only the parent may use. The thread does not exist here.
+  // Around fork(), so that the child gets what the engine has between two rounds and not in the middle of
+  // one.
+  void hold();
+  void release();
+  // After fork(), in the child, before release(): closes what only the parent may use. The thread does not
+  // exist here.
   void abandon();
 
  private:
   static void* entry(void* self);
   void run();
-  Chip::Work round(wire::TimePoint now);
+  void turn(std::unique_lock<std::mutex>& lock, Patience& patience);
+  void look_out() const;
   void rest(std::unique_lock<std::mutex>& lock, const Patience& patience);
   void give_way(std::unique_lock<std::mutex>& lock);
   void wait(wire::TimePoint until, std::chrono::nanoseconds slack, std::unique_lock<std::mutex>& lock);

@@ -180,4 +180,16 @@ FaultSignalsUnblocked::~FaultSignalsUnblocked() {
   if (again != 0) syscall(SYS_rt_sigprocmask, SIG_BLOCK, &again, nullptr, sizeof again);
 }
 
+// An instruction that is wrong ends the process when its signal is blocked.
+OnlyFaultSignals::OnlyFaultSignals() {
+  std::uint64_t others = ~std::uint64_t{0};
+  for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS, SIGABRT})
+    others &= ~signal_bit(signal);
+  syscall(SYS_rt_sigprocmask, SIG_SETMASK, &others, &previous_, sizeof others);
+}
+
+OnlyFaultSignals::~OnlyFaultSignals() {
+  syscall(SYS_rt_sigprocmask, SIG_SETMASK, &previous_, nullptr, sizeof previous_);
+}
+
 }  // namespace qpair::softnic::nic

@@ -7,7 +7,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #endif
 
@@ -248,7 +251,13 @@ __attribute__((noinline)) bool guarded(const Access& access) {
 }  // namespace
 
 bool guarded_copy(void* to, const void* from, std::size_t size) {
-  return guarded([&] { std::memcpy(to, from, size); });
+  const std::size_t end = std::min<std::size_t>(size, sizeof(std::uint64_t));
+  return guarded([&] {
+    std::memcpy(to, from, size - end);
+    std::atomic_thread_fence(std::memory_order_release);
+    std::memcpy(static_cast<std::byte*>(to) + size - end, static_cast<const std::byte*>(from) + size - end,
+                end);
+  });
 }
 bool guarded_load32(const void* from, std::uint32_t& value) {
   return guarded([&] { value = __atomic_load_n(static_cast<const std::uint32_t*>(from), __ATOMIC_ACQUIRE); });

@@ -67,4 +67,18 @@ class FaultSignalsUnblocked {
   std::uint64_t previous_ = 0;
 };
 
+// Nothing but those of faults is delivered to this thread for its lifetime. Whoever holds one of the NIC's
+// locks in a thread of the program holds one of these: a signal handler may exit, fork, jump out, or ring a
+// doorbell, for which the lock is needed.
+class OnlyFaultSignals {
+ public:
+  OnlyFaultSignals();
+  ~OnlyFaultSignals();
+  OnlyFaultSignals(const OnlyFaultSignals&) = delete;
+  OnlyFaultSignals& operator=(const OnlyFaultSignals&) = delete;
+
+ private:
+  std::uint64_t previous_ = 0;
+};
+
 }  // namespace qpair::softnic::nic

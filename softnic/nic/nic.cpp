@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "softnic/explain/explain.hpp"
+#include "softnic/nic/address_resolution.hpp"
 #include "softnic/nic/chip.hpp"
 #include "softnic/nic/engine.hpp"
 #include "softnic/nic/guarded_memory.hpp"
@@ -20,8 +21,9 @@ namespace qpair::softnic::nic {
 
 class Nic::Impl {
  public:
-  Impl(std::unique_ptr<wire::Link> link, std::uint32_t mtu, const std::string& net_device, std::uint64_t seed)
-      : chip(std::move(link), mtu, net_device, seed), engine(chip) {}
+  Impl(std::unique_ptr<wire::Link> link, std::uint32_t mtu, const std::string& net_device, std::uint64_t seed,
+       bool infiniband)
+      : chip(std::move(link), mtu, net_device, seed, infiniband), engine(chip) {}
 
   // One control call: refused in a child of fork(), under the engine's lock, and out of memory is an errno.
   template <typename Call>
@@ -29,12 +31,23 @@ class Nic::Impl {
     using Result = decltype(call());
     if (abandoned.load(std::memory_order_relaxed)) return failure<Result>(ENODEV);
     try {
-      const FaultSignalsUnblocked unblocked;
+      const OnlyFaultSignals signals;
       const Engine::Control lock(engine);
       return call();
     } catch (const std::bad_alloc&) {
       return failure<Result>(ENOMEM);
     }
+  }
+
+  // A memory key, which uses its protection domain.
+  template <typename Create>
+  Expected<Mkey> create_key(Pdn pd, Create&& create) {
+    return control([&]() -> Expected<Mkey> {
+      if (!chip.use_pd(pd)) return tl::unexpected(Errno{EINVAL});
+      auto key = create(chip.keys());
+      if (!key) chip.unuse_pd(pd);
+      return key;
+    });
   }
 
   Chip chip;
@@ -65,6 +78,15 @@ std::uint64_t random_seed() {
   }
 }
 
+// A trace that cannot be made is worth a sentence, not the program's failure.
+std::unique_ptr<Tracer> make_tracer(const std::string& path, const wire::Endpoint& local) {
+  if (path.empty()) return nullptr;
+  auto file = observe::TraceFile::open(path);
+  if (file) return std::make_unique<Tracer>(*std::move(file), local);
+  explain::say(explain::Kind::Notice, file.error());
+  return nullptr;
+}
+
 }  // namespace
 
 Nic::Nic(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -76,8 +98,18 @@ Nic::~Nic() {
 }
 
 tl::expected<std::unique_ptr<Nic>, std::string> Nic::create(const NicConfig& config) {
-  auto link = wire::make_link(config);
-  if (!link) return tl::unexpected(std::move(link.error()));
+  auto made = wire::make_link(config, kShownBytes);
+  if (!made) return tl::unexpected(std::move(made.error()));
+  std::unique_ptr<wire::Link>* const link = &made->link;
+  if (config.infiniband) {
+    const std::uint16_t lid = lid_of((*link)->local().address);
+    if (lid == 0 || lid >= kFirstMulticastLid) {
+      return tl::unexpected(fmt::format(
+          "the address {} cannot be that of an InfiniBand port: its last two bytes are its LID, {:#x}, "
+          "and LIDs from 1 to {:#x} are for ports",
+          wire::to_string((*link)->local()), lid, kFirstMulticastLid - 1));
+    }
+  }
   std::string net_device = "lo";
   std::uint32_t mtu = config.mtu;
   if (const auto local = wire::find_local((*link)->local())) {
@@ -88,8 +120,15 @@ tl::expected<std::unique_ptr<Nic>, std::string> Nic::create(const NicConfig& con
       mtu = fits;
     }
   }
-  return std::unique_ptr<Nic>(
-      new Nic(std::make_unique<Impl>(std::move(*link), mtu, net_device, random_seed())));
+  auto tracer = make_tracer(config.trace, (*link)->local());
+  // Above the faults: it shows what the queue pairs sent, and what of it did not arrive.
+  if (tracer) *link = std::make_unique<TracedLink>(std::move(*link), *tracer);
+  auto page = observe::CounterPage::create((*link)->local());
+  auto impl = std::make_unique<Impl>(std::move(*link), mtu, net_device, random_seed(), config.infiniband);
+  impl->chip.counters().show_on(std::move(page));
+  if (made->host != nullptr) impl->chip.share(*made->host);
+  if (tracer) impl->chip.trace_with(std::move(tracer));
+  return std::unique_ptr<Nic>(new Nic(std::move(impl)));
 }
 
 const DeviceIdentity& Nic::identity() const {
@@ -122,6 +161,11 @@ void Nic::remove_uar(UarId uar) {
   return impl_->control([&]() -> void { impl_->chip.pages().remove(uar); });
 }
 
+bool Nic::has_doorbells_in(std::uint64_t address, std::uint64_t length) {
+  return impl_->control([&]() -> Expected<bool> { return impl_->chip.pages().lie_in(address, length); })
+      .value_or(false);
+}
+
 // ---- Protection domains and memory --------------------------------------------------------------
 
 Expected<Pdn> Nic::create_pd() {
@@ -133,11 +177,22 @@ Errno Nic::destroy_pd(Pdn pd) {
 }
 
 Expected<Mkey> Nic::create_mr(const MrParameters& parameters) {
-  return impl_->control([&]() -> Expected<Mkey> {
-    if (!impl_->chip.use_pd(parameters.pd)) return tl::unexpected(Errno{EINVAL});
-    auto key = impl_->chip.keys().create(parameters);
-    if (!key) impl_->chip.unuse_pd(parameters.pd);
-    return key;
+  return impl_->create_key(parameters.pd, [&](MemoryKeys& keys) { return keys.create(parameters); });
+}
+
+Expected<Mkey> Nic::create_mw(const MwParameters& parameters) {
+  return impl_->create_key(parameters.pd, [&](MemoryKeys& keys) { return keys.create_window(parameters); });
+}
+
+Expected<Mkey> Nic::create_mkey(const MkeyParameters& parameters) {
+  return impl_->create_key(parameters.pd, [&](MemoryKeys& keys) { return keys.create_indirect(parameters); });
+}
+
+Expected<MrParameters> Nic::query_mr(Mkey key) {
+  return impl_->control([&]() -> Expected<MrParameters> {
+    const MrParameters* const found = impl_->chip.keys().find(key);
+    if (found == nullptr) return tl::unexpected(Errno{ENOENT});
+    return *found;
   });
 }
 
@@ -158,7 +213,7 @@ Errno Nic::destroy_mr(Mkey key) {
   return impl_->control([&]() -> Errno {
     const auto gone = impl_->chip.keys().destroy(key);
     if (!gone) return gone.error();
-    impl_->chip.unuse_pd(gone->pd);
+    impl_->chip.unuse_pd(*gone);
     return kDone;
   });
 }
@@ -178,6 +233,11 @@ Errno Nic::resize_cq(Cqn cq, std::uint64_t buffer, std::uint32_t entries, std::u
         (cqe_size != 64 && cqe_size != 128)) {
       return Errno{EINVAL};
     }
+    const std::uint64_t ring = std::uint64_t{entries} * cqe_size;
+    if (const Errno error = impl_->chip.check_memory("the new ring of a completion queue", buffer, ring);
+        error.value != 0) {
+      return error;
+    }
     return queue->resize(buffer, entries, cqe_size);
   });
 }
@@ -186,13 +246,49 @@ Errno Nic::moderate_cq(Cqn cq, std::uint16_t count, std::uint16_t period_us) {
   return impl_->control([&]() -> Errno {
     CompletionQueue* const queue = impl_->chip.find_cq(cq);
     if (queue == nullptr) return Errno{EINVAL};
-    queue->moderate(count, period_us);
+    impl_->chip.moderate(*queue, count, period_us);
     return kDone;
   });
 }
 
 Errno Nic::destroy_cq(Cqn cq) {
   return impl_->control([&]() -> Errno { return impl_->chip.destroy_cq(cq); });
+}
+
+// ---- Shared receive queues and XRC domains ------------------------------------------------------
+
+Expected<Xrcdn> Nic::open_xrcd(const std::optional<FileIdentity>& file, int flags) {
+  return impl_->control([&]() -> Expected<Xrcdn> { return impl_->chip.xrc_domains().open(file, flags); });
+}
+
+Errno Nic::close_xrcd(Xrcdn domain) {
+  return impl_->control([&]() -> Errno { return impl_->chip.xrc_domains().close(domain); });
+}
+
+Expected<Srqn> Nic::create_srq(const SrqParameters& parameters) {
+  return impl_->control([&]() -> Expected<Srqn> { return impl_->chip.create_srq(parameters); });
+}
+
+Errno Nic::arm_srq(Srqn srq, std::uint32_t limit) {
+  return impl_->control([&]() -> Errno {
+    SharedReceiveQueue* const queue = impl_->chip.find_srq(srq);
+    if (queue == nullptr || limit >= queue->parameters().wqe_count) return Errno{EINVAL};
+    queue->arm(limit);
+    return kDone;
+  });
+}
+
+Errno Nic::query_srq(Srqn srq, std::uint32_t& limit) {
+  return impl_->control([&]() -> Errno {
+    const SharedReceiveQueue* const queue = impl_->chip.find_srq(srq);
+    if (queue == nullptr) return Errno{EINVAL};
+    limit = queue->limit();
+    return kDone;
+  });
+}
+
+Errno Nic::destroy_srq(Srqn srq) {
+  return impl_->control([&]() -> Errno { return impl_->chip.destroy_srq(srq); });
 }
 
 // ---- Queue pairs --------------------------------------------------------------------------------
@@ -218,13 +314,85 @@ Errno Nic::query_qp(Qpn qp, ibv_qp_attr& attributes, ibv_qp_init_attr& initial) 
   });
 }
 
-Errno Nic::destroy_qp(Qpn qp) {
-  return impl_->control([&]() -> Errno { return impl_->chip.destroy_qp(qp); });
+Errno Nic::share_qp(Qpn qp, Xrcdn domain, EventSink* sink) {
+  return impl_->control([&]() -> Errno {
+    QueuePair* const pair = impl_->chip.find_qp(qp);
+    if (pair == nullptr || pair->parameters().type != IBV_QPT_XRC_RECV ||
+        pair->parameters().xrc_domain != domain) {
+      return Errno{EINVAL};
+    }
+    pair->listeners().add(sink);
+    return kDone;
+  });
 }
 
-void Nic::abandon() {
-  if (impl_->abandoned.exchange(true)) return;
+Errno Nic::destroy_qp(Qpn qp, EventSink* sink) {
+  return impl_->control([&]() -> Errno {
+    QueuePair* const pair = impl_->chip.find_qp(qp);
+    if (pair == nullptr) return Errno{EINVAL};
+    if (pair->listeners().shared()) {
+      pair->listeners().remove(sink);
+      return kDone;
+    }
+    return impl_->chip.destroy_qp(qp);
+  });
+}
+
+observe::Counters Nic::counters() {
+  return impl_->control([&]() -> Expected<observe::Counters> { return impl_->chip.count_all(); })
+      .value_or(observe::Counters{});
+}
+
+std::string Nic::failures() {
+  const auto text = impl_->control([&]() -> Expected<std::string> { return impl_->chip.failures().text(); });
+  return text.value_or(std::string{});
+}
+
+Errno Nic::with_agent(const MakeAgent& make, const UseAgent& use, Bytes stores) {
+  return impl_->control([&]() -> Errno {
+    const Errno bad = impl_->chip.check_memory("an answer", stores.address, stores.size);
+    if (bad.value != 0) return bad;
+    if (const int error = impl_->engine.start(); error != 0) return Errno{error};
+    ManagementPort& port = impl_->chip.management();
+    if (port.agent() == nullptr) port.attach(make(port));
+    use(*port.agent(), std::chrono::steady_clock::now());
+    impl_->chip.link().flush();
+    return kDone;
+  });
+}
+
+Errno Nic::attach_multicast(Qpn qp, const ibv_gid& group) {
+  return impl_->control([&]() -> Errno {
+    QueuePair* const pair = impl_->chip.find_qp(qp);
+    return pair == nullptr ? Errno{EINVAL} : impl_->chip.multicast().attach(*pair, group);
+  });
+}
+
+Errno Nic::detach_multicast(Qpn qp, const ibv_gid& group) {
+  return impl_->control([&]() -> Errno {
+    QueuePair* const pair = impl_->chip.find_qp(qp);
+    return pair == nullptr ? Errno{EINVAL} : impl_->chip.multicast().detach(*pair, group);
+  });
+}
+
+void Nic::end() {
+  impl_->control([&]() -> void { impl_->chip.end(); });
+}
+
+void Nic::before_fork() {
+  impl_->engine.hold();
+  // A thread that is blocked at a page may have a lock that another library's handler waits for.
+  impl_->chip.pages().open_all();
+}
+
+void Nic::after_fork_in_parent() {
+  impl_->engine.release();
+}
+
+void Nic::after_fork_in_child() {
+  impl_->abandoned.store(true);
   impl_->engine.abandon();
+  impl_->engine.release();
 }
 
 }  // namespace qpair::softnic::nic

@@ -6,9 +6,10 @@
 // answer. So it spins only as long as that paid before, in the manner of the kernel's halt polling
 // (Documentation/virt/kvm/halt-polling.rst): the limit doubles when spinning found something, halves when it
 // did not, and what has come to nothing is tried again once in a while. Waiting after packets (a program
-// reacts to what arrived) and waiting after own transmissions (a peer answers) are learnt separately. A
-// packet ends a sleep as soon as a spin, so unless there are processors to spare, only doorbells count as a
-// success.
+// reacts to what arrived) and waiting after own transmissions (a peer answers) are learnt separately; and so
+// is waiting for a program that was blocked at a closed doorbell page: it takes some microseconds before it
+// rings again, perhaps another page, and who gives up earlier blocks it with each doorbell. A packet ends a
+// sleep as soon as a spin, so unless there are processors to spare, only doorbells count as a success.
 
 #include <sched.h>
 
@@ -28,7 +29,8 @@ class Patience {
   Patience() : Patience(processors() >= kPlentyOfProcessors) {}
   explicit Patience(bool plenty) : plenty_(plenty) { limits_.fill(kLongestSpin); }
 
-  void worked(const Chip::Work& work, Clock::time_point now) {
+  enum class Woken : std::uint8_t { No, ByFault };  // by a program that was blocked at a closed doorbell page
+  void worked(const Chip::Work& work, Clock::time_point now, Woken woken = Woken::No) {
     if (idle_) learn(work, now);
     if (rested_ && awaiting_ && work.doorbells && now - since_ > kLongAnswer) {
       impatient_ = kImpatience;
@@ -36,7 +38,7 @@ class Patience {
       --impatient_;
     }
     idle_ = rested_ = false;
-    kind_ = work.packets ? kAfterPackets : kAfterSending;
+    kind_ = woken == Woken::ByFault ? kAfterFault : work.packets ? kAfterPackets : kAfterSending;
     awaiting_ = work.awaiting;
   }
   // The processor was given away meanwhile.
@@ -57,7 +59,7 @@ class Patience {
   bool awaits_packet() const { return awaiting_ && impatient_ == 0; }
 
  private:
-  enum Kind : std::size_t { kAfterPackets, kAfterSending, kKinds };
+  enum Kind : std::size_t { kAfterPackets, kAfterSending, kAfterFault, kKinds };
 
   static unsigned processors() {
     cpu_set_t set;
@@ -70,11 +72,15 @@ class Patience {
       // Without rest: it was found by spinning.
       if (now > since_ && (work.doorbells || (plenty_ && work.packets))) {
         limit = std::min<Clock::duration>(std::max<Clock::duration>(limit * 2, kShortestSpin), kLongestSpin);
+        // Now that it runs its next doorbell may come soon.
+        if (kind_ == kAfterFault) {
+          limits_[kAfterSending] = std::max<Clock::duration>(limits_[kAfterSending], kLongestSpin / 4);
+        }
       }
     } else if (limit > Clock::duration::zero()) {
       limit = limit / 2 < kShortestSpin ? Clock::duration::zero() : limit / 2;
     } else if (++failures_ % kSpinAgainAfter == 0) {
-      limit = kLongestSpin / 4;
+      limit = kind_ == kAfterFault ? kLongestSpin : kLongestSpin / 4;
     }
   }
 

@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "softnic/nic/nic.hpp"
+
 namespace qpair::softnic::nic {
 namespace {
 
@@ -17,8 +19,17 @@ struct Attributes {
 constexpr int kInitReliable = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
 constexpr int kInitDatagram = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
 
+// RC and both sides of XRC; of its attributes the initiator has those of the requester, the target those of
+// the responder.
 constexpr bool is_rc(ibv_qp_type type) {
-  return type == IBV_QPT_RC;
+  return type == IBV_QPT_RC || type == IBV_QPT_XRC_SEND || type == IBV_QPT_XRC_RECV;
+}
+constexpr int without_other_side(ibv_qp_type type, int attributes) {
+  constexpr int kRequester = IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+  constexpr int kResponder = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  if (type == IBV_QPT_XRC_SEND) return attributes & ~kResponder;
+  if (type == IBV_QPT_XRC_RECV) return attributes & ~kRequester;
+  return attributes;
 }
 constexpr bool is_ud(ibv_qp_type type) {
   return type == IBV_QPT_UD;
@@ -55,7 +66,7 @@ Attributes stay_in_sqd(ibv_qp_type type) {
                  IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER};
 }
 
-std::optional<Attributes> transition(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to) {
+std::optional<Attributes> transition_of_both_sides(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to) {
   if (to == IBV_QPS_RESET) return Attributes{};
   if (to == IBV_QPS_ERR) return from == IBV_QPS_RESET ? std::nullopt : std::optional(Attributes{});
   const int init = is_ud(type) ? kInitDatagram : kInitReliable;
@@ -87,6 +98,45 @@ std::optional<Attributes> transition(ibv_qp_type type, ibv_qp_state from, ibv_qp
       break;
   }
   return std::nullopt;
+}
+
+// modify_dci_qp_is_ok() in the kernel's hw/mlx5/qp.c.
+std::optional<Attributes> dc_initiator_transition(ibv_qp_state from, ibv_qp_state to) {
+  if (to == IBV_QPS_RESET) return Attributes{};
+  if (to == IBV_QPS_ERR) return from == IBV_QPS_RESET ? std::nullopt : std::optional(Attributes{});
+  constexpr int kInit = IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+  if (from == IBV_QPS_RESET && to == IBV_QPS_INIT) return Attributes{kInit, 0};
+  if (from == IBV_QPS_INIT && to == IBV_QPS_INIT) return Attributes{0, kInit};
+  if (from == IBV_QPS_INIT && to == IBV_QPS_RTR) {
+    return Attributes{IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX | IBV_QP_AV};
+  }
+  if (from == IBV_QPS_RTR && to == IBV_QPS_RTS) {
+    return Attributes{
+        IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_SQ_PSN,
+        IBV_QP_MIN_RNR_TIMER};
+  }
+  if (from == IBV_QPS_RTS && to == IBV_QPS_RTS) return Attributes{0, IBV_QP_MIN_RNR_TIMER};
+  return std::nullopt;
+}
+
+// mlx5_ib_modify_dct() there: a target goes to RTR and stays.
+std::optional<Attributes> dc_target_transition(ibv_qp_state from, ibv_qp_state to) {
+  if (from == IBV_QPS_RESET && to == IBV_QPS_INIT) return Attributes{kInitReliable, 0};
+  if (from == IBV_QPS_INIT && to == IBV_QPS_RTR) {
+    return Attributes{IBV_QP_MIN_RNR_TIMER | IBV_QP_AV | IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX};
+  }
+  return std::nullopt;
+}
+
+std::optional<Attributes> transition(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to) {
+  if (type == kDcInitiator) return dc_initiator_transition(from, to);
+  if (type == kDcTarget) return dc_target_transition(from, to);
+  auto attributes = transition_of_both_sides(type, from, to);
+  if (attributes) {
+    attributes->required = without_other_side(type, attributes->required);
+    attributes->optional = without_other_side(type, attributes->optional);
+  }
+  return attributes;
 }
 
 std::string attribute_names(int mask) {

@@ -7,6 +7,7 @@
 
 #include "softnic/explain/explain.hpp"
 #include "softnic/nic/address_resolution.hpp"
+#include "softnic/nic/address_vector.hpp"
 #include "softnic/nic/qp_states.hpp"
 #include "softnic/nic/queue_pair.hpp"
 
@@ -26,6 +27,12 @@ unsigned bytes_of(ibv_mtu mtu) {
 std::string QueuePair::validate_path(const ibv_qp_attr& attributes) const {
   const ibv_ah_attr& path = attributes.ah_attr;
   if (path.is_global == 0) {
+    if (device_.port.link_layer == IBV_LINK_LAYER_INFINIBAND) {
+      return path.dlid != 0 && path.dlid < kFirstMulticastLid
+                 ? std::string{}
+                 : fmt::format("ah_attr.dlid is {:#x}; LIDs from 1 to {:#x} are those of ports", path.dlid,
+                               kFirstMulticastLid - 1);
+    }
     return "ah_attr.is_global is 0: RoCE has no LIDs, the path needs a GID (perftest: -x, ibv_rc_pingpong: "
            "-g)";
   }
@@ -129,16 +136,26 @@ Errno QueuePair::modify(const ibv_qp_attr& attributes, int mask, wire::TimePoint
     return Errno{0};
   }
   ibv_qp_attr resolved = attributes;
-  if ((mask & IBV_QP_AV) != 0) resolved.ah_attr.grh.dgid = routable(attributes.ah_attr.grh.dgid);
+  if ((mask & IBV_QP_AV) != 0) {
+    const ibv_ah_attr& path = attributes.ah_attr;
+    resolved.ah_attr.grh.dgid = path.is_global != 0 ? routable(path.grh.dgid)
+                                                    : address_of_lid(path.dlid, device_.link.local().address);
+    peer_address_ = endpoint_of(resolved.ah_attr.grh.dgid);
+  }
   transport_->modify(resolved, mask, now);
   if (to == IBV_QPS_RESET) restart();
+  show();
   return Errno{0};
 }
 
 void QueuePair::restart() {
   set_watched(false);
+  device_.failures.over(number_);
   fetched_ = rung_ = 0;
-  receive_taken_ = receive_retired_ = 0;
+  copied_ = 0;
+  retire_receives();
+  if (own_receives_) own_receives_->reset();
+  last_wqe_reached_ = false;
   inflight_.clear();
   send_payload_ = {};
   receive_payload_ = {};
@@ -147,14 +164,25 @@ void QueuePair::restart() {
   attributes_ = {};
 }
 
+// The receive ring as it was laid out, which may hold more than was asked for (set_rq_size() and
+// mlx5_ib_query_qp() in the kernel's hw/mlx5/qp.c).
+ibv_qp_cap QueuePair::granted() const {
+  ibv_qp_cap capabilities = parameters_.capabilities;
+  if (parameters_.rq_wqe_count == 0) return capabilities;
+  const std::uint32_t segments = (1U << parameters_.rq_wqe_shift) / mlx5::kSegmentSize;
+  capabilities.max_recv_wr = parameters_.rq_wqe_count;
+  capabilities.max_recv_sge = parameters_.wq_signature ? segments - 1 : segments;
+  return capabilities;
+}
+
 void QueuePair::query(ibv_qp_attr& attributes, ibv_qp_init_attr& initial) const {
   attributes = attributes_;
   attributes.qp_state = attributes.cur_qp_state = state();
-  attributes.cap = parameters_.capabilities;
+  attributes.cap = granted();
   transport_->query(attributes);
   initial = {};
   initial.qp_type = parameters_.type;
-  initial.cap = parameters_.capabilities;
+  initial.cap = attributes.cap;
   initial.sq_sig_all = parameters_.signal_all ? 1 : 0;
 }
 

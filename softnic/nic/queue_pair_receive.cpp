@@ -4,95 +4,94 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <utility>
 
-#include "qpair/mlx5/doorbell.hpp"
 #include "softnic/explain/explain.hpp"
+#include "softnic/nic/address_resolution.hpp"
 #include "softnic/nic/guarded_memory.hpp"
 #include "softnic/nic/queue_pair_detail.hpp"
+#include "softnic/nic/tracer.hpp"
 #include "softnic/nic/vendor_errors.hpp"
 
 namespace qpair::softnic::nic {
 namespace {
 
-using explain::Kind;
 using mlx5::CqeOpcode;
 using mlx5::Syndrome;
 using roce::Check;
 using roce::Refusal;
 
-tl::unexpected<Refusal> unmapped_remotely(std::uint32_t rkey, std::uint64_t address, std::size_t size) {
-  return tl::unexpected(
-      Refusal{Syndrome::RemoteOperation, kVendorRemoteOperation,
-              fmt::format("[{:#x}, {:#x}) is registered (rkey {:#x}), but its program has unmapped or "
-                          "protected part of it",
-                          address, address + size, rkey)});
+// Bits 29:28 say that a GRH lies in front of the data; where InfiniBand has the service level, RoCE has the
+// kind of network header (the kernel's hw/mlx5/cq.c, handle_responder(): MLX5_CQE_ROCE_L3_HEADER_TYPE_*).
+std::uint32_t grh_flags(roce::Received::Grh grh) {
+  constexpr std::uint32_t kHasGrh = 1U << 28;
+  switch (grh) {
+    case roce::Received::Grh::Ipv4:
+      return kHasGrh | 2U << 24;
+    case roce::Received::Grh::Ipv6:
+      return kHasGrh | 1U << 24;
+    case roce::Received::Grh::None:
+      break;
+  }
+  return 0;
 }
 
 }  // namespace
 
-bool QueuePair::next_receive(roce::ReceiveRequest& out) {
-  if (failing_ || parameters_.rq_wqe_count == 0) return false;
-  std::uint16_t posted = 0;
-  if (!read_record(mlx5::kReceiveRecord, posted)) {
-    fail_later(fmt::format("its doorbell record at {:#x} is not mapped", parameters_.doorbell_record));
-    return false;
-  }
-  const std::uint16_t available = ahead(posted, receive_taken_);
-  if (available == 0) return false;
-  if (available > parameters_.rq_wqe_count) {
-    explain::say(
-        Kind::Finding,
-        fmt::format(
-            "queue pair {:#x}: the receive doorbell record says {}, {} ahead of what was consumed; the ring "
-            "has {} entries",
-            qpn(), posted, available, parameters_.rq_wqe_count));
-    fail_later("receive ring overrun");
-    return false;
-  }
-  const std::uint16_t index = receive_taken_;
-  bool hit = false;
-  ScatterList& list = device_.decoded.at(qpn(), DecodeCache::Queue::Receive, index, hit);
-  if (const auto error = decode_receive(receive_ring(), index, list)) {
-    device_.decoded.forget(qpn(), DecodeCache::Queue::Receive, index);
-    if (error->kind == DecodeError::Kind::Malformed) {
-      explain::say(Kind::Finding,
-                   fmt::format("queue pair {:#x}, receive WQE {}: {}", qpn(), index, error->reason));
-    }
-    fail_later(error->reason);
-    return false;
-  }
-  ++receive_taken_;
-  receive_payload_.valid = false;
-  out.wqe_index = index;
-  out.length = list.length;
-  return true;
+Check QueuePair::select_srq(std::uint32_t srqn) {
+  SharedReceiveQueue* const srq = device_.srqs.find(srqn);
+  const bool usable =
+      srq != nullptr && srq->parameters().xrc && srq->parameters().xrc->domain == parameters_.xrc_domain;
+  xrc_srq_ = usable ? srq : nullptr;
+  if (usable) return {};
+  return tl::unexpected(
+      Refusal{Syndrome::RemoteAccess, kVendorRemoteAccess,
+              fmt::format("XRC shared receive queue {:#x} {}", srqn,
+                          srq == nullptr           ? "does not exist"
+                          : !srq->parameters().xrc ? "is not one for XRC"
+                                                   : "belongs to another XRC domain than the target")});
 }
 
-const ScatterList* QueuePair::receive_list(std::uint16_t index, Refusal& why) {
-  bool hit = false;
-  ScatterList& list = device_.decoded.at(qpn(), DecodeCache::Queue::Receive, index, hit);
-  if (hit) return &list;
-  const auto error = decode_receive(receive_ring(), index, list);
-  if (!error) return &list;
-  device_.decoded.forget(qpn(), DecodeCache::Queue::Receive, index);
-  why = Refusal{Syndrome::LocalQpOperation, kVendorLocalQpOperation, error->reason};
-  return nullptr;
+bool QueuePair::next_receive(roce::ReceiveRequest& out) {
+  ReceiveQueue* const from = xrc_srq_ != nullptr ? xrc_srq_ : receives_;
+  if (failing_ || from == nullptr) return false;
+  std::string why;
+  const ReceiveQueue::Taken taken = from->take(out, why);
+  if (taken == ReceiveQueue::Taken::Broken) fail_later(why);
+  if (taken != ReceiveQueue::Taken::Yes) return false;
+  receiving_.push_back({from, out.wqe_index});
+  if (device_.tracer != nullptr) device_.tracer->receive_taken(qpn(), out.wqe_index);
+  if (const ScatterList* const list = from->list(out.wqe_index, why)) {
+    check_keys(*list, "receive", out.wqe_index);
+  }
+  receive_payload_.valid = false;
+  return true;
 }
 
 Check QueuePair::scatter_receive(const roce::ReceiveRequest& request, std::uint64_t offset,
                                  std::span<const std::byte> from) {
-  Refusal why;
-  const ScatterList* const list = receive_list(request.wqe_index, why);
-  if (list == nullptr) return tl::unexpected(std::move(why));
+  std::string why = "the receive was flushed";
+  const Receiving* const taken = receiving(request.wqe_index);
+  const ScatterList* const list = taken != nullptr ? taken->from->list(request.wqe_index, why) : nullptr;
+  if (list == nullptr) {
+    return tl::unexpected(Refusal{Syndrome::LocalQpOperation, kVendorLocalQpOperation, std::move(why)});
+  }
   if (parameters_.scatter_to_cqe_recv) receive_payload_.keep(request.wqe_index, offset, from);
-  return store(*list, offset, from);
+  return store(taken->from->pd(), *list, offset, from);
 }
 
 void QueuePair::receive_done(const roce::ReceiveRequest& request, const roce::Received& what) {
+  ++counters_.receive_wqes;
+  const ReceiveQueue::Completes completes = receive_completes(request.wqe_index);
   mlx5::Cqe64 cqe{};
-  cqe.srqn_uidx = parameters_.user_index;
+  cqe.srqn_uidx = completes.index;
   cqe.byte_cnt = static_cast<std::uint32_t>(what.byte_count);
   cqe.flags_rqpn = what.source_qpn & kIdMask;
+  if (device_.port.link_layer == IBV_LINK_LAYER_INFINIBAND) {
+    cqe.slid = lid_of(what.source.address);  // within a subnet packets need no GRH
+  } else {
+    cqe.flags_rqpn = cqe.flags_rqpn | grh_flags(what.grh);
+  }
   cqe.sop_drop_qpn = qpn();
   cqe.wqe_counter = request.wqe_index;
   if (what.opcode == CqeOpcode::ResponderSendInvalidate) {
@@ -102,85 +101,27 @@ void QueuePair::receive_done(const roce::ReceiveRequest& request, const roce::Re
   }
   cqe.op_own = op_own(what.opcode);
   if (what.solicited) cqe.op_own |= mlx5::kCqeSolicited;
-  receive_retired_ = static_cast<std::uint16_t>(request.wqe_index + 1);
+  retire_receive(request.wqe_index);
   const bool in_cqe = receive_payload_.valid && receive_payload_.index == request.wqe_index &&
-                      what.byte_count <= receive_cq_.payload_capacity();
-  completed(receive_cq_,
-            receive_cq_.push(
+                      what.byte_count <= completes.on->payload_capacity();
+  completed(*completes.on,
+            completes.on->push(
                 cqe, what.solicited ? CompletionQueue::Notice::Solicited : CompletionQueue::Notice::Plain,
                 in_cqe ? &receive_payload_.bytes : nullptr));
   receive_payload_.valid = false;
 }
 
 void QueuePair::receive_failed(const roce::ReceiveRequest& request, const Refusal& why) {
-  explain::say(Kind::Failure, fmt::format("queue pair {:#x}, receive WQE {} of {} bytes failed: {}", qpn(),
-                                          request.wqe_index, request.length, why.reason));
-  complete_receive_error(request.wqe_index, why.syndrome, why.vendor_err);
-  receive_retired_ = static_cast<std::uint16_t>(request.wqe_index + 1);
+  receive_lost(request, why);
   enter_error();
 }
 
-Check QueuePair::check_remote(roce::RemoteAccess access, std::uint32_t rkey, std::uint64_t address,
-                              std::uint64_t length) {
-  if (length == 0) return {};
-  auto where = device_.keys.remote(parameters_.pd, static_cast<int>(attributes_.qp_access_flags), access,
-                                   rkey, address, length);
-  if (!where) return tl::unexpected(std::move(where.error()));
-  return {};
-}
-
-Check QueuePair::write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> from) {
-  if (from.empty()) return {};
-  auto where = device_.keys.remote(parameters_.pd, static_cast<int>(attributes_.qp_access_flags),
-                                   roce::RemoteAccess::Write, rkey, address, from.size());
-  if (!where) return tl::unexpected(std::move(where.error()));
-  if (!guarded_copy(*where, from.data(), from.size())) return unmapped_remotely(rkey, address, from.size());
-  return {};
-}
-
-Check QueuePair::read(std::uint32_t rkey, std::uint64_t address, std::span<std::byte> to) {
-  if (to.empty()) return {};
-  auto where = device_.keys.remote(parameters_.pd, static_cast<int>(attributes_.qp_access_flags),
-                                   roce::RemoteAccess::Read, rkey, address, to.size());
-  if (!where) return tl::unexpected(std::move(where.error()));
-  if (!guarded_copy(to.data(), *where, to.size())) return unmapped_remotely(rkey, address, to.size());
-  return {};
-}
-
-namespace {
-// A misaligned atomic could straddle two cache lines, where x86 locks the bus and may raise SIGBUS.
-Check check_alignment(std::uint64_t address, const std::byte* where) {
-  if ((address & 7) == 0 && (reinterpret_cast<std::uintptr_t>(where) & 7) == 0) return {};
-  return tl::unexpected(
-      Refusal{Syndrome::RemoteInvalidRequest, kVendorRemoteRequest,
-              fmt::format("an atomic at {:#x}: the address must be a multiple of 8", address)});
-}
-}  // namespace
-
-Check QueuePair::compare_swap(std::uint32_t rkey, std::uint64_t address, std::uint64_t compare,
-                              std::uint64_t swap, std::uint64_t& original) {
-  auto where = device_.keys.remote(parameters_.pd, static_cast<int>(attributes_.qp_access_flags),
-                                   roce::RemoteAccess::Atomic, rkey, address, sizeof original);
-  if (!where) return tl::unexpected(std::move(where.error()));
-  if (auto aligned = check_alignment(address, *where); !aligned) return aligned;
-  if (guarded_compare_exchange64(*where, compare, swap, original)) return {};
-  return unmapped_remotely(rkey, address, sizeof original);
-}
-
-Check QueuePair::fetch_add(std::uint32_t rkey, std::uint64_t address, std::uint64_t add,
-                           std::uint64_t& original) {
-  auto where = device_.keys.remote(parameters_.pd, static_cast<int>(attributes_.qp_access_flags),
-                                   roce::RemoteAccess::Atomic, rkey, address, sizeof original);
-  if (!where) return tl::unexpected(std::move(where.error()));
-  if (auto aligned = check_alignment(address, *where); !aligned) return aligned;
-  if (guarded_fetch_add64(*where, add, original)) return {};
-  return unmapped_remotely(rkey, address, sizeof original);
-}
-
-Check QueuePair::invalidate(std::uint32_t rkey) {
-  // Memory windows and fast registration: invalidation goes here.
-  return tl::unexpected(Refusal{Syndrome::RemoteInvalidRequest, kVendorRemoteRequest,
-                                fmt::format("rkey {:#x} cannot be invalidated by the peer", rkey)});
+void QueuePair::receive_lost(const roce::ReceiveRequest& request, const Refusal& why) {
+  device_.failures.add(number_, Failures::Side::Receive, why.syndrome, why.vendor_err,
+                       fmt::format("queue pair {:#x}, receive WQE {} of {} bytes failed: {}", qpn(),
+                                   request.wqe_index, request.length, why.reason));
+  complete_receive_error(request.wqe_index, why.syndrome, why.vendor_err);
+  retire_receive(request.wqe_index);
 }
 
 }  // namespace qpair::softnic::nic

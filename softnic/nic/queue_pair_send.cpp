@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "qpair/mlx5/doorbell.hpp"
 #include "softnic/explain/explain.hpp"
+#include "softnic/nic/address_resolution.hpp"
+#include "softnic/nic/address_vector.hpp"
 #include "softnic/nic/guarded_memory.hpp"
 #include "softnic/nic/queue_pair_detail.hpp"
+#include "softnic/nic/tracer.hpp"
 #include "softnic/nic/vendor_errors.hpp"
 
 namespace qpair::softnic::nic {
@@ -42,14 +44,6 @@ Opcode opcode_of(roce::Operation operation) {
       return Opcode::AtomicFetchAdd;
   }
   return Opcode::Nop;
-}
-
-tl::unexpected<Refusal> unmapped_locally(std::uint32_t lkey, std::uint64_t address, std::size_t size) {
-  return tl::unexpected(
-      Refusal{Syndrome::LocalProtection, kVendorLocalTranslation,
-              fmt::format("[{:#x}, {:#x}) is registered (lkey {:#x}), but the program has unmapped or "
-                          "protected part of it",
-                          address, address + size, lkey)});
 }
 
 // Calls `each(address, entry, size, done)` for every piece of bytes [offset, offset + size) of a list.
@@ -95,10 +89,10 @@ void QueuePair::Payload::keep(std::uint16_t of, std::uint64_t offset, std::span<
     index = of;
     valid = true;
   }
-  if (offset + from.size() > bytes.size() || index != of) {
-    valid = false;  // too long for any CQE
-  } else {
-    std::memcpy(bytes.data() + offset, from.data(), from.size());
+  // Too long for any CQE; or it comes from a program's memory, which may be gone.
+  if (offset + from.size() > bytes.size() || index != of ||
+      !guarded_copy(bytes.data() + offset, from.data(), from.size())) {
+    valid = false;
   }
 }
 
@@ -106,6 +100,7 @@ bool QueuePair::next_send(roce::SendRequest& out) {
   while (!failing_ && state() != IBV_QPS_ERR) {
     if (fetched_ == rung_ && !look()) return false;
     const std::uint16_t index = fetched_;
+    const auto begun = device_.tracer != nullptr ? Tracer::Clock::now() : Tracer::TimePoint{};
     const std::uint16_t available = ahead(rung_, index);
     WqeHead head;
     bool hit = false;
@@ -113,8 +108,8 @@ bool QueuePair::next_send(roce::SendRequest& out) {
     std::optional<DecodeError> error;
     if (available > parameters_.sq_basic_blocks) {
       error = DecodeError{
-          DecodeError::Kind::Malformed,
-          fmt::format("the send doorbell record says {}, {} basic blocks ahead of what was executed; the "
+          DecodeError::Kind::Overwritten,
+          fmt::format("it was overwritten: the send doorbell record says {}, {} basic blocks after it; the "
                       "ring has {}",
                       rung_, available, parameters_.sq_basic_blocks)};
     } else {
@@ -126,7 +121,18 @@ bool QueuePair::next_send(roce::SendRequest& out) {
       if (!inflight_.empty()) return false;
       return decode_failed(*error, index, head);
     }
+    if (is_local(head.opcode)) {
+      device_.decoded.forget(qpn(), DecodeCache::Queue::Send, index);
+      // It takes effect when everything before it is complete: no access that began earlier fails for it.
+      if (!inflight_.empty() || !run_local(index, head)) return false;
+      continue;
+    }
+    check_keys(list, "send", index);
     fetched_ = static_cast<std::uint16_t>(index + head.blocks);
+    ++counters_.send_wqes;
+    if (device_.tracer != nullptr) {
+      device_.tracer->fetched(qpn(), index, head.opcode, head.opcode == Opcode::Nop ? 0 : out.length, begun);
+    }
     inflight_.push({index, static_cast<std::uint8_t>(head.blocks), head.opcode,
                     head.signaled() || parameters_.signal_all});
     if (head.opcode != Opcode::Nop) return true;
@@ -135,19 +141,42 @@ bool QueuePair::next_send(roce::SendRequest& out) {
   return false;
 }
 
+tl::expected<roce::AddressVector, Refusal> QueuePair::address(const roce::SendRequest& request) {
+  const auto segment = read_datagram_segment(send_ring(), request.wqe_index);
+  if (!segment) {
+    return tl::unexpected(
+        Refusal{Syndrome::LocalQpOperation, kVendorLocalQpOperation, "the send ring is not mapped"});
+  }
+  roce::AddressVector vector = decode_address(*segment, device_.link.local());
+  if (device_.port.link_layer == IBV_LINK_LAYER_INFINIBAND) {
+    if (const auto lid = lid_in(*segment)) {
+      vector.destination = endpoint_of(address_of_lid(*lid, device_.link.local().address));
+    }
+  }
+  if (vector.sgid_index < device_.gids.size()) return vector;
+  return tl::unexpected(
+      Refusal{Syndrome::LocalQpOperation, kVendorLocalQpOperation,
+              fmt::format("its address vector has source GID index {}, the GID table has entries 0 to {}",
+                          static_cast<unsigned>(vector.sgid_index), device_.gids.size() - 1)});
+}
+
+void QueuePair::transmitting(const roce::SendRequest& request) {
+  if (device_.tracer != nullptr) device_.tracer->transmitting(request.wqe_index);
+}
+
 bool QueuePair::decode_failed(const DecodeError& error, std::uint16_t index, const WqeHead& head) {
   if (error.kind == DecodeError::Kind::Unreadable) {
     fail_later(error.reason);
     return false;
   }
-  explain::say(error.kind == DecodeError::Kind::Malformed ? Kind::Finding : Kind::Failure,
-               fmt::format("queue pair {:#x}, send WQE {}: {}", qpn(), index, error.reason));
-  complete_send_error(
-      index, head.opcode,
-      error.kind == DecodeError::Kind::TooLong ? Syndrome::LocalLength : Syndrome::LocalQpOperation,
-      kVendorLocalQpOperation);
+  const Syndrome syndrome =
+      error.kind == DecodeError::Kind::TooLong ? Syndrome::LocalLength : Syndrome::LocalQpOperation;
+  device_.failures.add(number_, Failures::Side::Send, syndrome, kVendorLocalQpOperation,
+                       fmt::format("queue pair {:#x}, send WQE {}: {}", qpn(), index, error.reason),
+                       error.kind == DecodeError::Kind::Malformed ? Kind::Finding : Kind::Failure);
+  complete_send_error(index, head.opcode, syndrome, kVendorLocalQpOperation);
   fetched_ = static_cast<std::uint16_t>(index + std::min<std::uint32_t>(head.blocks, ahead(rung_, index)));
-  enter_error();
+  enter_send_error();
   return false;
 }
 
@@ -174,15 +203,10 @@ Check QueuePair::gather(const roce::SendRequest& request, std::uint64_t offset, 
   return for_pieces(
       *list, offset, to.size(),
       [&](std::uint64_t address, const ScatterEntry& entry, std::size_t size, std::size_t done) -> Check {
-        const std::byte* from = reinterpret_cast<const std::byte*>(address);
-        if (!entry.in_ring) {
-          auto where =
-              device_.keys.local(parameters_.pd, entry.lkey, address, size, MemoryKeys::LocalAccess::Read);
-          if (!where) return tl::unexpected(std::move(where.error()));
-          from = *where;
-        }
-        if (guarded_copy(to.data() + done, from, size)) return {};
-        return unmapped_locally(entry.lkey, address, size);
+        if (!entry.in_ring) return load(entry.lkey, address, to.subspan(done, size));
+        if (guarded_copy(to.data() + done, reinterpret_cast<const std::byte*>(address), size)) return {};
+        return tl::unexpected(Refusal{Syndrome::LocalProtection, kVendorLocalTranslation,
+                                      "its inline data cannot be read: the send ring is not mapped"});
       });
 }
 
@@ -192,19 +216,43 @@ Check QueuePair::scatter(const roce::SendRequest& request, std::uint64_t offset,
   const ScatterList* const list = send_list(request.wqe_index, why);
   if (list == nullptr) return tl::unexpected(std::move(why));
   if (parameters_.scatter_to_cqe_send) send_payload_.keep(request.wqe_index, offset, from);
-  return store(*list, offset, from);
+  return store(parameters_.pd, *list, offset, from);
 }
 
-Check QueuePair::store(const ScatterList& list, std::uint64_t offset, std::span<const std::byte> from) {
+Check QueuePair::store(Pdn pd, const ScatterList& list, std::uint64_t offset,
+                       std::span<const std::byte> from) {
   return for_pieces(
       list, offset, from.size(),
       [&](std::uint64_t address, const ScatterEntry& entry, std::size_t size, std::size_t done) -> Check {
-        auto where =
-            device_.keys.local(parameters_.pd, entry.lkey, address, size, MemoryKeys::LocalAccess::Write);
-        if (!where) return tl::unexpected(std::move(where.error()));
-        if (guarded_copy(*where, from.data() + done, size)) return {};
-        return unmapped_locally(entry.lkey, address, size);
+        return store(pd, entry.lkey, address, from.subspan(done, size));
       });
+}
+
+// Where the bytes lie that a request names: 0 pieces when they cannot be told, or are too many.
+std::size_t QueuePair::local_pieces(const roce::SendRequest& request, std::uint64_t offset,
+                                    std::uint64_t size, std::span<iovec> pieces) {
+  Refusal why;
+  const ScatterList* const list = send_list(request.wqe_index, why);
+  if (list == nullptr) return 0;
+  const auto access = request.operation == roce::Operation::Read ? MemoryKeys::LocalAccess::Write
+                                                                 : MemoryKeys::LocalAccess::Read;
+  std::size_t count = 0;
+  const Check all = for_pieces(
+      *list, offset, size,
+      [&](std::uint64_t address, const ScatterEntry& entry, std::size_t length, std::size_t) -> Check {
+        while (length != 0) {
+          auto run = entry.in_ring ? MemoryKeys::Run(MemoryRun{reinterpret_cast<std::byte*>(address), length})
+                                   : device_.keys.local(parameters_.pd, entry.lkey, address, length, access);
+          if (!run) return tl::unexpected(std::move(run.error()));
+          if (run->at == nullptr || count == pieces.size()) return tl::unexpected(Refusal{});
+          const auto part = static_cast<std::size_t>(std::min<std::uint64_t>(run->size, length));
+          pieces[count++] = {run->at, part};
+          address += part;
+          length -= part;
+        }
+        return {};
+      });
+  return all ? count : 0;
 }
 
 void QueuePair::send_done(const roce::SendRequest& request) {
@@ -223,7 +271,10 @@ void QueuePair::send_done(const roce::SendRequest& request) {
 }
 
 void QueuePair::retire(const Inflight& entry, std::uint64_t bytes, const CompletionQueue::Payload* payload) {
-  if (!entry.signaled) return;
+  if (!entry.signaled) {
+    if (device_.tracer != nullptr) device_.tracer->done_unsignaled(qpn(), entry.index);
+    return;
+  }
   mlx5::Cqe64 cqe{};
   cqe.srqn_uidx = parameters_.user_index;
   cqe.byte_cnt = static_cast<std::uint32_t>(bytes);
@@ -243,9 +294,10 @@ void QueuePair::retire_nops() {
 }
 
 void QueuePair::send_failed(const roce::SendRequest& request, const Refusal& why) {
-  explain::say(Kind::Failure, fmt::format("queue pair {:#x}, send WQE {}: {} of {} bytes failed: {}", qpn(),
-                                          request.wqe_index, opcode_name(opcode_of(request.operation)),
-                                          request.length, why.reason));
+  device_.failures.add(
+      number_, Failures::Side::Send, why.syndrome, why.vendor_err,
+      fmt::format("queue pair {:#x}, send WQE {}: {} of {} bytes failed: {}", qpn(), request.wqe_index,
+                  opcode_name(opcode_of(request.operation)), request.length, why.reason));
   while (!inflight_.empty() && inflight_.front().index != request.wqe_index) {
     complete_send_error(inflight_.front().index, inflight_.front().opcode, Syndrome::WorkRequestFlushed,
                         kVendorFlushed);
@@ -253,7 +305,7 @@ void QueuePair::send_failed(const roce::SendRequest& request, const Refusal& why
   }
   if (!inflight_.empty()) inflight_.pop();
   complete_send_error(request.wqe_index, opcode_of(request.operation), why.syndrome, why.vendor_err);
-  enter_error();
+  enter_send_error();
 }
 
 }  // namespace qpair::softnic::nic

@@ -12,6 +12,7 @@ inline constexpr std::uint8_t kVendorLocalKey =
     0x51;  // with 0x04: no such key, or of another protection domain
 inline constexpr std::uint8_t kVendorLocalTranslation = 0x52;  // with 0x04: the page is not there
 inline constexpr std::uint8_t kVendorLocalAccess = 0x53;       // with 0x04: bounds or rights
+inline constexpr std::uint8_t kVendorMemoryWindowBind = 0x78;  // with 0x06
 inline constexpr std::uint8_t kVendorFlushed = 0xf9;           // with 0x05
 inline constexpr std::uint8_t kVendorRemoteAccess = 0x88;      // with 0x13
 inline constexpr std::uint8_t kVendorRemoteOperation = 0x89;   // with 0x14

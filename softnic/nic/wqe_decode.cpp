@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "softnic/nic/guarded_memory.hpp"
+#include "softnic/nic/nic.hpp"
 
 namespace qpair::softnic::nic {
 namespace {
@@ -23,15 +24,6 @@ Segment segment_at(std::span<const std::byte> wqe, std::size_t offset) {
 
 const void* program(std::uint64_t address) {
   return reinterpret_cast<const void*>(address);
-}
-
-// Copies `to.size()` bytes of the ring from block `index` on, around its end.
-bool copy_out(const SendRing& ring, std::uint16_t index, std::span<std::byte> to) {
-  const std::size_t bytes = std::size_t{ring.basic_blocks} * mlx5::kBasicBlockSize;
-  const std::size_t start = (index & (ring.basic_blocks - 1)) * std::size_t{mlx5::kBasicBlockSize};
-  const std::size_t first = std::min(to.size(), bytes - start);
-  return guarded_copy(to.data(), program(ring.base + start), first) &&
-         (first == to.size() || guarded_copy(to.data() + first, program(ring.base), to.size() - first));
 }
 
 WqeHead parse_head(const mlx5::ControlSegment& control) {
@@ -53,21 +45,63 @@ std::optional<DecodeError> malformed(std::string reason) {
   return DecodeError{DecodeError::Kind::Malformed, std::move(reason)};
 }
 
-// The fixed segments in front of the data, by opcode; 0: not an opcode of this device.
-std::size_t header_bytes(Opcode opcode) {
+// The fixed segments of a WQE, in the order in which they follow the control segment.
+struct FixedSegments {
+  bool exists = false;  // the service has this opcode
+  bool datagram = false;
+  bool xrc = false;
+  bool remote_address = false;
+  bool atomic = false;
+
+  std::size_t remote_address_at() const {
+    return sizeof(mlx5::ControlSegment) + (datagram ? sizeof(mlx5::DatagramSegment) : 0) +
+           (xrc ? sizeof(mlx5::XrcSegment) : 0);
+  }
+  std::size_t atomic_at() const { return remote_address_at() + sizeof(mlx5::RemoteAddressSegment); }
+  std::size_t size() const {
+    return remote_address_at() + (remote_address ? sizeof(mlx5::RemoteAddressSegment) : 0) +
+           (atomic ? sizeof(mlx5::AtomicSegment) : 0);
+  }
+};
+constexpr std::size_t kDatagramSegmentAt = sizeof(mlx5::ControlSegment);
+constexpr std::size_t kXrcSegmentAt = sizeof(mlx5::ControlSegment);
+
+// IBTA vol. 1 10.7.2.2: which operations which service has.
+FixedSegments fixed_segments(ibv_qp_type service, Opcode opcode) {
+  const bool dc = service == kDcInitiator;
+  const bool datagram = service == IBV_QPT_UD || dc;
+  const bool xrc = service == IBV_QPT_XRC_SEND;
+  const bool reliable = service == IBV_QPT_RC || xrc || dc;
   switch (opcode) {
     case Opcode::Send:
     case Opcode::SendImm:
-      return 16;
+      return {.exists = true, .datagram = datagram, .xrc = xrc};
+    case Opcode::SendInvalidate:
+      return {.exists = reliable, .datagram = datagram, .xrc = xrc};
     case Opcode::RdmaWrite:
     case Opcode::RdmaWriteImm:
+      return {.exists = service != IBV_QPT_UD, .datagram = datagram, .xrc = xrc, .remote_address = true};
     case Opcode::RdmaRead:
-      return 32;
+      return {.exists = reliable, .datagram = datagram, .xrc = xrc, .remote_address = true};
     case Opcode::AtomicCompareSwap:
     case Opcode::AtomicFetchAdd:
-      return 48;
+      return {.exists = reliable, .datagram = datagram, .xrc = xrc, .remote_address = true, .atomic = true};
     default:
-      return 0;
+      return {};
+  }
+}
+
+const char* service_name(ibv_qp_type service) {
+  if (service == kDcInitiator) return "a dynamic connection";
+  switch (service) {
+    case IBV_QPT_UC:
+      return "an unreliable connection";
+    case IBV_QPT_UD:
+      return "datagrams";
+    case IBV_QPT_XRC_SEND:
+      return "an extended reliable connection";
+    default:
+      return "a reliable connection";
   }
 }
 
@@ -75,6 +109,8 @@ roce::Operation operation_of(Opcode opcode) {
   switch (opcode) {
     case Opcode::SendImm:
       return roce::Operation::SendImm;
+    case Opcode::SendInvalidate:
+      return roce::Operation::SendInvalidate;
     case Opcode::RdmaWrite:
       return roce::Operation::Write;
     case Opcode::RdmaWriteImm:
@@ -134,6 +170,22 @@ std::optional<DecodeError> decode_data(const SendRing& ring, const WqeHead& head
   return std::nullopt;
 }
 
+DecodeError no_such_operation(ibv_qp_type service, Opcode opcode) {
+  switch (opcode) {
+    case Opcode::LocalInvalidate:  // libmlx5 frees a key by UMR
+    case Opcode::MaskedCompareSwap:
+    case Opcode::MaskedFetchAdd:
+      if (service != IBV_QPT_RC && service != IBV_QPT_XRC_SEND) break;
+      return {DecodeError::Kind::Unsupported,
+              fmt::format("{} is not supported by this device", opcode_name(opcode))};
+    default:
+      break;
+  }
+  return {DecodeError::Kind::Malformed,
+          fmt::format("opcode {:#x} ({}) does not exist for {}", static_cast<unsigned>(opcode),
+                      opcode_name(opcode), service_name(service))};
+}
+
 std::optional<DecodeError> check_head(const SendRing& ring, const WqeHead& head, std::uint32_t qpn,
                                       std::uint16_t index, std::uint32_t available) {
   if (head.qpn != qpn) {
@@ -160,10 +212,30 @@ std::optional<DecodeError> check_head(const SendRing& ring, const WqeHead& head,
 
 }  // namespace
 
+bool is_local(Opcode opcode) {
+  return opcode == Opcode::Umr || opcode == Opcode::Mmo;
+}
+
+bool copy_out(const SendRing& ring, std::uint16_t index, std::span<std::byte> to) {
+  const std::size_t bytes = std::size_t{ring.basic_blocks} * mlx5::kBasicBlockSize;
+  const std::size_t start = (index & (ring.basic_blocks - 1)) * std::size_t{mlx5::kBasicBlockSize};
+  const std::size_t first = std::min(to.size(), bytes - start);
+  return guarded_copy(to.data(), program(ring.base + start), first) &&
+         (first == to.size() || guarded_copy(to.data() + first, program(ring.base), to.size() - first));
+}
+
 std::optional<WqeHead> read_head(const SendRing& ring, std::uint16_t index) {
   mlx5::ControlSegment control;
   if (!copy_out(ring, index, std::as_writable_bytes(std::span{&control, 1}))) return std::nullopt;
   return parse_head(control);
+}
+
+std::optional<mlx5::DatagramSegment> read_datagram_segment(const SendRing& ring, std::uint16_t index) {
+  static_assert(kDatagramSegmentAt + sizeof(mlx5::DatagramSegment) == mlx5::kBasicBlockSize,
+                "it never runs around the ring's end");
+  std::array<std::byte, mlx5::kBasicBlockSize> block;
+  if (!copy_out(ring, index, block)) return std::nullopt;
+  return segment_at<mlx5::DatagramSegment>(block, kDatagramSegmentAt);
 }
 
 std::optional<DecodeError> decode_send(const SendRing& ring, std::uint32_t qpn, std::uint16_t index,
@@ -190,42 +262,38 @@ std::optional<DecodeError> decode_send(const SendRing& ring, std::uint32_t qpn, 
   request.fence = head.fenced();
   request.solicited = head.solicited();
   if (head.opcode == Opcode::Nop) return std::nullopt;
+  if (is_local(head.opcode) && ring.service != IBV_QPT_UD) return std::nullopt;
 
-  std::size_t offset = header_bytes(head.opcode);
-  if (offset == 0) {
-    switch (head.opcode) {
-      // Memory windows and fast registration: their execution goes here.
-      case Opcode::SendInvalidate:
-      case Opcode::LocalInvalidate:
-      case Opcode::Umr:
-      case Opcode::MaskedCompareSwap:
-      case Opcode::MaskedFetchAdd:
-        return DecodeError{DecodeError::Kind::Unsupported,
-                           fmt::format("{} is not supported by this device", opcode_name(head.opcode))};
-      default:
-        return malformed(fmt::format("opcode {:#x} does not exist for a reliable connection",
-                                     static_cast<unsigned>(head.opcode)));
-    }
-  }
-  if (wqe.size() < offset) {
+  const FixedSegments fixed = fixed_segments(ring.service, head.opcode);
+  if (!fixed.exists) return no_such_operation(ring.service, head.opcode);
+  if (wqe.size() < fixed.size()) {
     return malformed(fmt::format("{} with {} segments: its fixed segments alone are {}",
-                                 opcode_name(head.opcode), head.segments, offset / mlx5::kSegmentSize));
+                                 opcode_name(head.opcode), head.segments, fixed.size() / mlx5::kSegmentSize));
   }
   request.operation = operation_of(head.opcode);
-  request.immediate = head.immediate;
-  if (offset >= 32) {
-    const auto remote = segment_at<mlx5::RemoteAddressSegment>(wqe, 16);
+  // A key is a number, an immediate the program's own bytes.
+  request.immediate =
+      head.opcode == Opcode::SendInvalidate ? mlx5::byte_swap(head.immediate) : head.immediate;
+  if (fixed.datagram) {
+    const auto datagram = segment_at<mlx5::DatagramSegment>(wqe, kDatagramSegmentAt);
+    if ((datagram.dqp_dct & mlx5::kExtendedAddressVector) == 0) {
+      return malformed(
+          "its address vector is the short one, with a LID; RoCE needs the extended one, with a GID");
+    }
+  }
+  if (fixed.xrc) request.xrc_srqn = segment_at<mlx5::XrcSegment>(wqe, kXrcSegmentAt).srqn & 0xff'ffff;
+  if (fixed.remote_address) {
+    const auto remote = segment_at<mlx5::RemoteAddressSegment>(wqe, fixed.remote_address_at());
     request.remote_address = remote.address;
     request.rkey = remote.rkey;
   }
-  const bool atomic = offset == 48;
-  if (atomic) {
-    const auto operands = segment_at<mlx5::AtomicSegment>(wqe, 32);
+  if (fixed.atomic) {
+    const auto operands = segment_at<mlx5::AtomicSegment>(wqe, fixed.atomic_at());
     request.swap_add = operands.swap_add;
     request.compare = operands.compare;
   }
-  if (auto error = decode_data(ring, head, index, wqe, offset, list)) return error;
-  if (atomic && list.length < 8) {
+  if (auto error = decode_data(ring, head, index, wqe, fixed.size(), list)) return error;
+  if (fixed.atomic && list.length < 8) {
     return malformed(fmt::format("{} has room for {} bytes of the original value, which is 8 bytes",
                                  opcode_name(head.opcode), list.length));
   }
@@ -234,7 +302,7 @@ std::optional<DecodeError> decode_send(const SendRing& ring, std::uint32_t qpn, 
                        fmt::format("{} of {} bytes; the port's limit is {}", opcode_name(head.opcode),
                                    list.length, max_message)};
   }
-  request.length = atomic ? 8 : list.length;
+  request.length = fixed.atomic ? 8 : list.length;
   return std::nullopt;
 }
 
@@ -242,7 +310,7 @@ std::optional<DecodeError> decode_receive(const ReceiveRing& ring, std::uint16_t
   list.clear();
   const std::size_t slots = (std::size_t{1} << ring.shift) / mlx5::kSegmentSize;
   const std::uint64_t start = ring.base + (std::uint64_t{index & (ring.count - 1)} << ring.shift);
-  for (std::size_t slot = ring.signature ? 1 : 0; slot < slots && list.count < mlx5::kMaxSegments; ++slot) {
+  for (std::size_t slot = ring.headed ? 1 : 0; slot < slots && list.count < mlx5::kMaxSegments; ++slot) {
     mlx5::DataSegment data;
     if (!guarded_copy(&data, program(start + slot * sizeof data), sizeof data)) {
       return DecodeError{DecodeError::Kind::Unreadable, "the receive ring is not mapped"};
@@ -285,7 +353,9 @@ const char* opcode_name(mlx5::Opcode opcode) {
     case Opcode::LocalInvalidate:
       return "local invalidate";
     case Opcode::Umr:
-      return "UMR";
+      return "memory key update (UMR)";
+    case Opcode::Mmo:
+      return "memory copy (MMO)";
   }
   return "unknown opcode";
 }

@@ -3,6 +3,8 @@
 // from a decoded WQE is in bounds. Layout: rdma-core providers/mlx5/qp.c (_mlx5_post_send), wqe.h and
 // mlx5dv.h.
 
+#include <infiniband/verbs.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -43,15 +45,17 @@ struct ScatterList {
 };
 
 struct SendRing {
-  std::uint64_t base = 0;          // program's address
-  std::uint32_t basic_blocks = 0;  // power of two, or 0
+  std::uint64_t base = 0;            // program's address
+  std::uint32_t basic_blocks = 0;    // power of two, or 0
+  ibv_qp_type service = IBV_QPT_RC;  // which decides what lies between the control segment and the data
 };
 
 struct ReceiveRing {
   std::uint64_t base = 0;
   std::uint32_t count = 0;  // power of two, or 0
   std::uint32_t shift = 4;  // log2 of the bytes of an entry
-  bool signature = false;   // the first segment is a signature (mlx5_rwqe_sig)
+  // The first segment is no data: a signature (mlx5_rwqe_sig), or the link of a shared receive queue's WQE.
+  bool headed = false;
 };
 
 // The control segment alone: enough to walk a ring.
@@ -76,16 +80,28 @@ struct DecodeError {
     Malformed,    // the WQE contradicts itself or its place: the program broke the hardware protocol
     Unsupported,  // a good WQE that this device does not execute
     TooLong,      // longer than a message may be
+    Overwritten,  // the record is ahead of it by more than the ring: said when the record was read
   };
   Kind kind = Kind::Malformed;
   std::string reason;
 };
 
+// Carried out by the queue pair itself, in its turn; the transport never sees it.
+bool is_local(mlx5::Opcode opcode);
+
+// Copies `to.size()` bytes of the ring from block `index` on, around its end. False: it is not mapped.
+bool copy_out(const SendRing& ring, std::uint16_t index, std::span<std::byte> to);
+
 // Reads the control segment at `index`. Nothing: the ring is not mapped there.
 std::optional<WqeHead> read_head(const SendRing& ring, std::uint16_t index);
 
+// The address vector of the send WQE at `index`, which was decoded before. Nothing: the ring is not mapped
+// there.
+std::optional<mlx5::DatagramSegment> read_datagram_segment(const SendRing& ring, std::uint16_t index);
+
 // Decodes the send WQE at `index`, of which `available` basic blocks were rung. `request` and `list` are
-// filled, `head` too unless the ring is unreadable. A NOP has an empty list. Nothing: well formed.
+// filled, `head` too unless the ring is unreadable. A NOP has an empty list, and so has what is_local().
+// Nothing: well formed.
 std::optional<DecodeError> decode_send(const SendRing& ring, std::uint32_t qpn, std::uint16_t index,
                                        std::uint32_t available, std::uint64_t max_message, WqeHead& head,
                                        roce::SendRequest& request, ScatterList& list);

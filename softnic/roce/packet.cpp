@@ -2,14 +2,24 @@
 
 #include <algorithm>
 
-#include "softnic/roce/bytes.hpp"
+#include "softnic/wire/bytes.hpp"
 
 namespace qpair::softnic::roce {
+
+using wire::load_be;
+using wire::store_be;
+
 namespace {
 
-// Where the headers behind the base header start. At most one of RETH, AtomicETH and AETH is there;
-// AtomicAckETH follows an AETH; immediate data and the key to invalidate come last (IBTA vol. 1 9.2).
-constexpr std::size_t kFirstExtended = kBthSize;
+// Where the headers behind the base header start. XRCETH or DCETH, if there is one, is the first of them; at
+// most one of DETH, RETH, AtomicETH and AETH follows; AtomicAckETH follows an AETH; immediate data and the
+// key to invalidate come last (IBTA vol. 1 9.2, annex A14).
+constexpr std::size_t kXrcEthAt = kBthSize;
+constexpr std::size_t kDcEthAt = kBthSize;
+constexpr std::size_t first_extended(const OpcodeInfo& info) {
+  return kBthSize + (info.has(OpcodeInfo::kXrcEth) ? kXrcEthSize : 0) +
+         (info.has(OpcodeInfo::kDcEth) ? kDcEthSize : 0);
+}
 constexpr std::size_t kAtomicAckAt = kBthSize + kAethSize;
 
 std::size_t last_word_at(const OpcodeInfo& info) {
@@ -43,22 +53,40 @@ Psn Packet::sequence() const {
   return Psn(load_be<std::uint32_t>(&bytes_[8]));
 }
 
+Deth Packet::deth() const {
+  if (!info_->has(OpcodeInfo::kDeth)) return {};
+  const std::byte* at = &bytes_[first_extended(*info_)];
+  return {load_be<std::uint32_t>(at), load_be<std::uint32_t>(at + 4) & 0xffffff};
+}
+
+std::uint32_t Packet::xrc_srqn() const {
+  if (!info_->has(OpcodeInfo::kXrcEth)) return 0;
+  return load_be<std::uint32_t>(&bytes_[kXrcEthAt]) & 0xffffff;
+}
+
+DcEth Packet::dc() const {
+  if (!info_->has(OpcodeInfo::kDcEth)) return {};
+  const std::byte* at = &bytes_[kDcEthAt];
+  return {load_be<std::uint32_t>(at) & 0xffffff, load_be<std::uint64_t>(at + 4),
+          load_be<std::uint32_t>(at + 12) & 0xffffff, load_be<std::uint64_t>(at + 16)};
+}
+
 Reth Packet::reth() const {
   if (!info_->has(OpcodeInfo::kReth)) return {};
-  const std::byte* at = &bytes_[kFirstExtended];
+  const std::byte* at = &bytes_[first_extended(*info_)];
   return {load_be<std::uint64_t>(at), load_be<std::uint32_t>(at + 8), load_be<std::uint32_t>(at + 12)};
 }
 
 AtomicEth Packet::atomic() const {
   if (!info_->has(OpcodeInfo::kAtomicEth)) return {};
-  const std::byte* at = &bytes_[kFirstExtended];
+  const std::byte* at = &bytes_[first_extended(*info_)];
   return {load_be<std::uint64_t>(at), load_be<std::uint32_t>(at + 8), load_be<std::uint64_t>(at + 12),
           load_be<std::uint64_t>(at + 20)};
 }
 
 Aeth Packet::aeth() const {
   if (!info_->has(OpcodeInfo::kAeth)) return {};
-  const auto word = load_be<std::uint32_t>(&bytes_[kFirstExtended]);
+  const auto word = load_be<std::uint32_t>(&bytes_[first_extended(*info_)]);
   return {static_cast<std::uint8_t>(word >> 24), word & 0xffffff};
 }
 
@@ -95,9 +123,29 @@ PacketWriter::PacketWriter(std::span<std::byte> room, const PacketHeader& header
   std::fill_n(room_.begin() + static_cast<std::ptrdiff_t>(info_->header_size + payload), pad, std::byte{0});
 }
 
+void PacketWriter::set_deth(const Deth& deth) {
+  if (!info_->has(OpcodeInfo::kDeth)) return;
+  std::byte* at = &room_[first_extended(*info_)];
+  store_be(at, deth.qkey);
+  store_be(at + 4, deth.source_qpn & 0xffffff);
+}
+
+void PacketWriter::set_xrc_srqn(std::uint32_t srqn) {
+  if (info_->has(OpcodeInfo::kXrcEth)) store_be(&room_[kXrcEthAt], srqn & 0xffffff);
+}
+
+void PacketWriter::set_dc(const DcEth& header) {
+  if (!info_->has(OpcodeInfo::kDcEth)) return;
+  std::byte* at = &room_[kDcEthAt];
+  store_be(at, header.source_qpn & 0xffffff);
+  store_be(at + 4, header.connection);
+  store_be(at + 12, header.first_psn & 0xffffff);
+  store_be(at + 16, header.access_key);
+}
+
 void PacketWriter::set_reth(const Reth& reth) {
   if (!info_->has(OpcodeInfo::kReth)) return;
-  std::byte* at = &room_[kFirstExtended];
+  std::byte* at = &room_[first_extended(*info_)];
   store_be(at, reth.address);
   store_be(at + 8, reth.rkey);
   store_be(at + 12, reth.length);
@@ -105,7 +153,7 @@ void PacketWriter::set_reth(const Reth& reth) {
 
 void PacketWriter::set_atomic(const AtomicEth& atomic) {
   if (!info_->has(OpcodeInfo::kAtomicEth)) return;
-  std::byte* at = &room_[kFirstExtended];
+  std::byte* at = &room_[first_extended(*info_)];
   store_be(at, atomic.address);
   store_be(at + 8, atomic.rkey);
   store_be(at + 12, atomic.swap_add);
@@ -114,7 +162,7 @@ void PacketWriter::set_atomic(const AtomicEth& atomic) {
 
 void PacketWriter::set_aeth(const Aeth& aeth) {
   if (!info_->has(OpcodeInfo::kAeth)) return;
-  store_be(&room_[kFirstExtended], (std::uint32_t{aeth.syndrome} << 24) | (aeth.msn & 0xffffff));
+  store_be(&room_[first_extended(*info_)], (std::uint32_t{aeth.syndrome} << 24) | (aeth.msn & 0xffffff));
 }
 
 void PacketWriter::set_atomic_original(std::uint64_t value) {

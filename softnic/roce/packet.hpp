@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <tl/expected.hpp>
@@ -33,6 +34,20 @@ struct AtomicEth {
   std::uint64_t compare = 0;
 };
 
+// The datagram extended transport header (IBTA vol. 1 9.3.1).
+struct Deth {
+  std::uint32_t qkey = 0;
+  std::uint32_t source_qpn = 0;
+};
+
+// The header in every request of a dynamically connected service; ours, big-endian.
+struct DcEth {
+  std::uint32_t source_qpn = 0;
+  std::uint64_t connection = 0;  // counts up with every connection that the initiator makes
+  std::uint32_t first_psn = 0;   // of this connection's first request
+  std::uint64_t access_key = 0;
+};
+
 class Packet {
  public:
   // `bytes` are the UDP payload, CRC included; they must outlive the packet.
@@ -48,9 +63,13 @@ class Packet {
   bool ack_request() const { return (static_cast<std::uint8_t>(bytes_[8]) & 0x80) != 0; }
   std::uint32_t psn() const { return sequence().value(); }
   Psn sequence() const;
+  std::size_t size() const { return bytes_.size(); }  // all of it, CRC included
   std::span<std::byte> payload() const { return bytes_.subspan(info_->header_size, payload_size_); }
 
   // Defined for opcodes whose info() has the header; for others the value is zero.
+  Deth deth() const;
+  std::uint32_t xrc_srqn() const;
+  DcEth dc() const;
   Reth reth() const;
   AtomicEth atomic() const;
   Aeth aeth() const;
@@ -86,6 +105,9 @@ class PacketWriter {
   PacketWriter(std::span<std::byte> room, const PacketHeader& header, std::size_t payload);
 
   // For opcodes that have the header; ignored otherwise.
+  void set_deth(const Deth& deth);
+  void set_xrc_srqn(std::uint32_t srqn);
+  void set_dc(const DcEth& header);
   void set_reth(const Reth& reth);
   void set_atomic(const AtomicEth& atomic);
   void set_aeth(const Aeth& aeth);
@@ -100,35 +122,8 @@ class PacketWriter {
   std::size_t payload_size_;
 };
 
-// The invariant CRC of a frame whose last 4 bytes are room for it (annex A17.3.3, with the IP identification
-// 0, as an unconnected UDP socket with IP_PMTUDISC_DO sends). check_icrc() is false when the bytes there
-// differ.
-void set_icrc(const wire::Frame& frame);
-bool check_icrc(const wire::Frame& frame);
-
-// The same for many packets of one direction: what the addresses contribute is computed once, and once more
-// when the packet length changes.
-class Icrc {
- public:
-  Icrc() = default;
-  // `identification` of the IPv4 header: 0 in everything that is sent here; captured packets may have
-  // another.
-  Icrc(const wire::Endpoint& source, const wire::Endpoint& destination, std::uint16_t identification = 0);
-  // `packet` ends with room for the CRC and has at least a base header.
-  void seal(std::span<std::byte> packet);
-  bool check(std::span<const std::byte> packet);
-
- private:
-  std::uint32_t compute(std::span<const std::byte> packet);
-
-  // 8 bytes of ones, the IP header and the UDP header, with what routers may change set to ones.
-  std::array<std::uint8_t, 8 + 40 + 8> pseudo_{};
-  std::uint8_t size_ = 0;
-  std::uint8_t ip_length_at_ = 0;
-  std::uint8_t udp_length_at_ = 0;
-  bool ip_length_counts_header_ = false;
-  std::size_t prefix_length_ = 0;  // packet length that prefix_ holds for
-  std::uint32_t prefix_ = 0;
-};
+using wire::check_icrc;
+using wire::Icrc;
+using wire::set_icrc;
 
 }  // namespace qpair::softnic::roce

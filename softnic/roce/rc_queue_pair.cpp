@@ -1,7 +1,6 @@
 #include "softnic/roce/rc_queue_pair.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "softnic/roce/connection.hpp"
 #include "softnic/roce/requester.hpp"
@@ -11,24 +10,36 @@ namespace qpair::softnic::roce {
 
 class RcQueuePair::State {
  public:
-  State(std::uint32_t qpn, RcHost& host, wire::Link& link)
-      : host_(host), connection_(qpn, link), requester_(connection_, host), responder_(connection_, host) {}
+  State(std::uint32_t qpn, Host& host, wire::Link& link, Xrc side)
+      : side_(side),
+        host_(host),
+        connection_(qpn, link),
+        requester_(connection_, host),
+        responder_(connection_, host) {
+    if (side != Xrc::None) connection_.service = Service::ExtendedReliableConnection;
+  }
 
   void modify(const ibv_qp_attr& attributes, int mask);
   void set_state(ibv_qp_state state);
   void query(ibv_qp_attr& attributes) const;
   bool transmit(unsigned budget, TimePoint now);
-  bool has_work(TimePoint now) const { return responder_.has_work() || requester_.has_work(now); }
+  bool has_work(TimePoint now) const {
+    return (responder_.has_work() && !responder_.waits_for_room()) || requester_.has_work(now);
+  }
+  bool waits_for_room() const { return responder_.waits_for_room() || requester_.waits_for_room(); }
   void receive(const Packet& packet, const wire::Endpoint& source, TimePoint now);
   TimePoint deadline() const;
   void expire(TimePoint now);
+  void peer_departed(const wire::Endpoint& peer);
 
   const Connection& connection() const { return connection_; }
 
  private:
   void after_host_calls();
+  bool is_for_this(const Packet& packet) const;
 
-  RcHost& host_;
+  const Xrc side_;
+  Host& host_;
   Connection connection_;
   Requester requester_;
   Responder responder_;
@@ -37,13 +48,7 @@ class RcQueuePair::State {
 };
 
 void RcQueuePair::State::modify(const ibv_qp_attr& attributes, int mask) {
-  if ((mask & IBV_QP_PATH_MTU) != 0) connection_.mtu = 128U << attributes.path_mtu;
-  if ((mask & IBV_QP_DEST_QPN) != 0) connection_.peer_qpn = attributes.dest_qp_num & 0xffffff;
-  if ((mask & IBV_QP_AV) != 0) {
-    std::memcpy(connection_.peer.address.data(), attributes.ah_attr.grh.dgid.raw, 16);
-    connection_.peer.port = wire::kRoceUdpPort;
-    connection_.icrc = Icrc(connection_.link.local(), connection_.peer);
-  }
+  connection_.configure(attributes, mask);
   requester_.configure(attributes, mask);
   responder_.configure(attributes, mask);
   if ((mask & IBV_QP_RQ_PSN) != 0) responder_.start(Psn(attributes.rq_psn));
@@ -51,14 +56,14 @@ void RcQueuePair::State::modify(const ibv_qp_attr& attributes, int mask) {
   if ((mask & IBV_QP_STATE) == 0) return;
   set_state(attributes.qp_state);
   if (attributes.qp_state == IBV_QPS_SQD) {
-    drain_notify_ = (mask & IBV_QP_EN_SQD_ASYNC_NOTIFY) != 0 && attributes.en_sqd_async_notify != 0;
+    if ((mask & IBV_QP_EN_SQD_ASYNC_NOTIFY) != 0) drain_notify_ = attributes.en_sqd_async_notify != 0;
     after_host_calls();
   }
 }
 
 void RcQueuePair::State::set_state(ibv_qp_state state) {
+  if (state != IBV_QPS_SQD || connection_.state != IBV_QPS_SQD) drain_notify_ = false;
   connection_.state = state;
-  drain_notify_ = false;
   if (state == IBV_QPS_RESET || state == IBV_QPS_ERR || state == IBV_QPS_SQE) {
     requester_.clear();
     responder_.clear();
@@ -96,14 +101,21 @@ bool RcQueuePair::State::transmit(unsigned budget, TimePoint now) {
   return more && connection_.responds();
 }
 
+// Another service's packets, and those of the wrong side of an XRC, are dropped (IBTA vol. 1 9.6.1.2).
+bool RcQueuePair::State::is_for_this(const Packet& packet) const {
+  if (static_cast<Opcode>(packet.opcode()) == Opcode::Reason) return side_ != Xrc::Target;
+  if (service_of(packet.opcode()) != connection_.service) return false;
+  return side_ == Xrc::None || packet.info().has(OpcodeInfo::kRequest) == (side_ == Xrc::Target);
+}
+
 void RcQueuePair::State::receive(const Packet& packet, const wire::Endpoint& source, TimePoint now) {
-  if (source.address != connection_.peer.address) return;
+  if (source.address != connection_.peer.address || !is_for_this(packet)) return;
   if (connection_.state == IBV_QPS_ERR && packet.info().has(OpcodeInfo::kRequest)) {
     return responder_.request_after_refusal(packet.sequence());
   }
   if (!connection_.responds()) return;
   ++connection_.counters.packets_received;
-  connection_.counters.bytes_received += packet.payload().size();
+  connection_.counters.bytes_received += packet.size();
   if (packet.info().has(OpcodeInfo::kRequest)) {
     if (!established_ && connection_.state == IBV_QPS_RTR) host_.raise(IBV_EVENT_COMM_EST);
     established_ = true;
@@ -134,8 +146,14 @@ void RcQueuePair::State::expire(TimePoint now) {
   after_host_calls();
 }
 
-RcQueuePair::RcQueuePair(std::uint32_t qpn, RcHost& host, wire::Link& link)
-    : state_(std::make_unique<State>(qpn, host, link)) {}
+void RcQueuePair::State::peer_departed(const wire::Endpoint& peer) {
+  if (peer.address != connection_.peer.address) return;
+  requester_.peer_departed();
+  after_host_calls();
+}
+
+RcQueuePair::RcQueuePair(std::uint32_t qpn, Host& host, wire::Link& link, Xrc side)
+    : state_(std::make_unique<State>(qpn, host, link, side)) {}
 RcQueuePair::~RcQueuePair() = default;
 
 void RcQueuePair::modify(const ibv_qp_attr& attributes, int mask, TimePoint) {
@@ -153,6 +171,9 @@ void RcQueuePair::query(ibv_qp_attr& attributes) const {
 bool RcQueuePair::transmit(unsigned budget, TimePoint now) {
   return state_->transmit(budget, now);
 }
+bool RcQueuePair::waits_for_room() const {
+  return state_->waits_for_room();
+}
 bool RcQueuePair::has_work(TimePoint now) const {
   return state_->has_work(now);
 }
@@ -165,7 +186,10 @@ TimePoint RcQueuePair::deadline() const {
 void RcQueuePair::expire(TimePoint now) {
   state_->expire(now);
 }
-const RcCounters& RcQueuePair::counters() const {
+void RcQueuePair::peer_departed(const wire::Endpoint& peer) {
+  state_->peer_departed(peer);
+}
+const Counters& RcQueuePair::counters() const {
   return state_->connection().counters;
 }
 

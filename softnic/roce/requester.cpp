@@ -24,6 +24,7 @@ void Requester::start(Psn first) {
   largest_window_ = std::min(kLargestWindowBytes / connection_.mtu, kLargestWindowPackets);
   window_ = first_window_;
   lost_before_ = false;
+  peer_is_gone_ = false;
   round_trip_ = round_trip_deviation_ = {};
   window_credit_ = 0;
   retries_left_ = retry_limit_;
@@ -37,6 +38,7 @@ void Requester::clear() {
   cursor_packet_ = 0;
   reads_head_ = reads_count_ = 0;
   unrequested_acks_ = 0;
+  copying_ = false;
   rnr_waiting_ = went_back_ = starved_ = measuring_ = false;
   stop_timers();
   blocked_.reset();
@@ -88,6 +90,19 @@ TimePoint Requester::deadline() const {
   if (!connection_.requests()) return TimePoint::max();
   if (rnr_waiting_) return rnr_until_;
   return timers_run_ ? std::min(probe_at_, ack_deadline_) : TimePoint::max();
+}
+
+void Requester::peer_departed() {
+  if (!connection_.requests()) return;
+  peer_is_gone_ = true;
+  if (!ring_.empty()) fail_departed();
+}
+
+void Requester::fail_departed() {
+  fail_front(
+      {mlx5::Syndrome::TransportRetryExceeded, vendor_error::kRetryExceeded,
+       fmt::format("{} (queue pair {:#x}) does not answer PSN {:#x} and never will: its process has ended",
+                   wire::to_string(connection_.peer), connection_.peer_qpn, una_.value())});
 }
 
 void Requester::expire(TimePoint now) {

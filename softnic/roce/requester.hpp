@@ -8,6 +8,10 @@
 //      front            una_ (oldest unacknowledged PSN)      cursor (next to send)        back
 //        [ request ........|....... request ........ request ....|..... request ]  next_psn_
 //
+// Where the host can reach the other side's memory by itself, a WRITE or READ that finds the ring empty is
+// carried out by copying: it has no PSNs and never enters the ring. Whatever is wrong with it is found by the
+// other side, from packets.
+//
 // Reads longer than a share of the window travel as several READ requests, each a message of its own on the
 // wire, so that the side that receives the data sets the pace. Data is gathered again from memory for every
 // retransmission.
@@ -26,7 +30,7 @@ namespace qpair::softnic::roce {
 
 class Requester {
  public:
-  Requester(Connection& connection, RcHost& host) : connection_(connection), host_(host) {}
+  Requester(Connection& connection, Host& host) : connection_(connection), host_(host) {}
 
   void configure(const ibv_qp_attr& attributes, int mask);
   // RTR to RTS: the first request gets this PSN.
@@ -37,7 +41,9 @@ class Requester {
   Sent transmit(unsigned budget, TimePoint now);
   // Something has to be sent again, or is still to be sent, that no doorbell will announce.
   bool has_work(TimePoint now) const;
-  bool is_idle() const { return ring_.empty(); }
+  // …and there is no room for it on the link.
+  bool waits_for_room() const;
+  bool is_idle() const { return ring_.empty() && !copying_; }
   Psn next_psn() const { return next_psn_; }
 
   void acknowledged(const Packet& packet, TimePoint now);
@@ -47,12 +53,22 @@ class Requester {
 
   TimePoint deadline() const;
   void expire(TimePoint now);
+  // The other side does not exist any more: what is outstanding, or comes to be, has exceeded its retries.
+  void peer_departed();
+  // From now on the requests are for another side.
+  void peer_changed() { peer_is_gone_ = false; }
 
  private:
   enum class Settled : std::uint8_t { Yes, ResponseMissing, Gone };
 
   // ---- sending
   bool take_next();
+  void enter(const SendRequest& request);
+  bool may_be_copied(const SendRequest& request) const;
+  enum class Copied : std::uint8_t { Part, Whole, Nothing };  // Nothing: it has entered the ring
+  Copied copy_on();
+  void fail_departed();
+  bool is_impossible(const Outstanding& next) const;
   bool may_send(const Outstanding& next) const;
   std::uint32_t read_chunk(const Outstanding& read) const;
   bool send_at_cursor(TimePoint now);
@@ -87,7 +103,7 @@ class Requester {
   void stop_timers() { timers_run_ = false; }
 
   Connection& connection_;
-  RcHost& host_;
+  Host& host_;
   RequestRing ring_;
 
   Psn una_;                          // oldest PSN that is not acknowledged
@@ -121,6 +137,13 @@ class Requester {
   Psn measured_;
   TimePoint measured_since_{};
   std::chrono::nanoseconds round_trip_{}, round_trip_deviation_{};
+
+  // copied_ bytes of copied_request_ are where they belong, or it waits until the ring is empty.
+  bool copying_ = false;
+  std::uint64_t copied_ = 0;
+  SendRequest copied_request_;
+
+  bool peer_is_gone_ = false;
 
   std::unique_ptr<Refusal>
       blocked_;  // the request at the cursor cannot be sent; it fails once it is the oldest

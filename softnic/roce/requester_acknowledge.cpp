@@ -56,6 +56,7 @@ bool Requester::advance(std::uint32_t packets, TimePoint now) {
   retries_left_ = retry_limit_;
   rnr_left_ = rnr_limit_;
   went_back_ = false;
+  rnr_waiting_ = false;  // a copy of what was refused has been accepted
   window_credit_ += packets;
   if (window_credit_ >= window_) {
     window_credit_ = 0;
@@ -144,6 +145,7 @@ void Requester::response_missing(Psn seen, bool by_response, TimePoint now) {
     return;
   }
   if (!known) {
+    ++connection_.counters.implied_nak_seq_err;
     if (!consume_retry("a read or atomic response was lost")) return;
     lost_something();
     restart_timers(now);

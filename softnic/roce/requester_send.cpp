@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "softnic/roce/message.hpp"
 #include "softnic/roce/requester.hpp"
 
 namespace qpair::softnic::roce {
@@ -14,29 +15,6 @@ namespace {
 // circle.
 constexpr std::uint64_t kMaxPackets = 1U << 22;
 
-Opcode send_opcode(Operation operation, bool first, bool last) {
-  if (first && last) {
-    if (operation == Operation::SendImm) return Opcode::SendOnlyImm;
-    return operation == Operation::SendInvalidate ? Opcode::SendOnlyInvalidate : Opcode::SendOnly;
-  }
-  if (first) return Opcode::SendFirst;
-  if (!last) return Opcode::SendMiddle;
-  if (operation == Operation::SendImm) return Opcode::SendLastImm;
-  return operation == Operation::SendInvalidate ? Opcode::SendLastInvalidate : Opcode::SendLast;
-}
-
-Opcode write_opcode(Operation operation, bool first, bool last) {
-  const bool immediate = operation == Operation::WriteImm;
-  if (first && last) return immediate ? Opcode::WriteOnlyImm : Opcode::WriteOnly;
-  if (first) return Opcode::WriteFirst;
-  if (!last) return Opcode::WriteMiddle;
-  return immediate ? Opcode::WriteLastImm : Opcode::WriteLast;
-}
-
-bool is_write(Operation operation) {
-  return operation == Operation::Write || operation == Operation::WriteImm;
-}
-
 }  // namespace
 
 Sent Requester::transmit(unsigned budget, TimePoint now) {
@@ -44,12 +22,29 @@ Sent Requester::transmit(unsigned budget, TimePoint now) {
   while (connection_.requests()) {
     if (rnr_waiting_ && now < rnr_until_) break;
     rnr_waiting_ = false;
-    if (cursor_ == ring_.tail() && !take_next()) break;
+    if (cursor_ == ring_.tail() && !copying_ && !take_next()) break;
+    if (peer_is_gone_ && !ring_.empty()) {
+      fail_departed();
+      break;
+    }
+    if (copying_ && ring_.empty()) {
+      const Copied copied = result.packets == budget ? Copied::Part : copy_on();
+      result.more = copied == Copied::Part;
+      if (result.more) break;
+      if (copied == Copied::Whole) ++result.packets;
+      continue;
+    }
+    if (cursor_ == ring_.tail()) break;  // a copy waits for the answers to what came before it
     if (blocked_) {
       if (cursor_ == ring_.head()) fail_front(std::move(*blocked_));
       break;
     }
-    if (!may_send(ring_.at(cursor_))) break;
+    if (is_impossible(ring_.at(cursor_))) {
+      block_on({mlx5::Syndrome::LocalQpOperation, vendor_error::kUnknown,
+                "max_rd_atomic is 0: this queue pair was connected without room for reads and atomics"});
+      continue;
+    }
+    if (!may_send(ring_.at(cursor_)) || connection_.is_blocked()) break;
     if (result.packets == budget) {
       result.more = true;
       break;
@@ -61,9 +56,19 @@ Sent Requester::transmit(unsigned budget, TimePoint now) {
 
 bool Requester::has_work(TimePoint now) const {
   if (!connection_.requests() || (rnr_waiting_ && now < rnr_until_)) return false;
+  // Of a copy: transmit() said that there is more, or an acknowledgment will lead to it.
+  if (copying_ && cursor_ == ring_.tail()) return false;
   if (blocked_) return cursor_ == ring_.head();
-  if (cursor_ != ring_.tail()) return may_send(ring_.at(cursor_));
-  return starved_ && !ring_.full() && in_flight() < window_;
+  if (cursor_ != ring_.tail()) {
+    const Outstanding& next = ring_.at(cursor_);
+    return is_impossible(next) || (may_send(next) && !connection_.is_blocked());
+  }
+  return connection_.state == IBV_QPS_RTS && starved_ && !ring_.full() && in_flight() < window_;
+}
+
+bool Requester::waits_for_room() const {
+  return connection_.requests() && !rnr_waiting_ && !blocked_ && cursor_ != ring_.tail() &&
+         may_send(ring_.at(cursor_)) && connection_.is_blocked();
 }
 
 bool Requester::take_next() {
@@ -72,6 +77,42 @@ bool Requester::take_next() {
   if (starved_) return false;
   SendRequest request;
   if (!host_.next_send(request) || connection_.state != IBV_QPS_RTS) return false;
+  // A long one that can be copied waits until what came before it is complete. In a stream of them that is
+  // how packets end: more may always be on their way since the first ones, which nobody knew how to copy yet.
+  copying_ = may_be_copied(request) &&
+             (ring_.empty() || (request.length >= kWorthWaiting && host_.can_copy(request, kCopyPiece)));
+  if (copying_) {
+    copied_request_ = request;
+    copied_ = 0;
+  } else {
+    enter(request);
+  }
+  return true;
+}
+
+bool Requester::may_be_copied(const SendRequest& request) const {
+  if (request.length == 0 || peer_is_gone_) return false;
+  return request.operation == Operation::Write || (request.operation == Operation::Read && max_reads_ != 0);
+}
+
+// Some more of the request that is being copied.
+Requester::Copied Requester::copy_on() {
+  const auto moved = host_.copy(copied_request_, copied_, kCopyPiece);
+  if (moved && copied_ + *moved < copied_request_.length) {
+    copied_ += *moved;
+    return Copied::Part;
+  }
+  copying_ = false;
+  if (!moved) {
+    enter(copied_request_);
+    return Copied::Nothing;
+  }
+  host_.send_done(copied_request_);
+  return Copied::Whole;
+}
+
+// Its PSNs are the next ones.
+void Requester::enter(const SendRequest& request) {
   Outstanding& next = ring_.push();
   next.request = request;
   next.first = next_psn_;
@@ -82,11 +123,11 @@ bool Requester::take_next() {
     block_on({mlx5::Syndrome::LocalLength, vendor_error::kUnknown,
               fmt::format("a message of {} bytes takes more than {} packets of {} bytes", request.length,
                           kMaxPackets, connection_.mtu)});
-  } else if (next.awaits_data() && max_reads_ == 0) {
-    block_on({mlx5::Syndrome::LocalQpOperation, vendor_error::kUnknown,
-              "max_rd_atomic is 0: this queue pair was connected without room for reads and atomics"});
   }
-  return true;
+}
+
+bool Requester::is_impossible(const Outstanding& next) const {
+  return next.awaits_data() && max_reads_ == 0;
 }
 
 bool Requester::may_send(const Outstanding& next) const {
@@ -140,13 +181,13 @@ bool Requester::send_at_cursor(TimePoint now) {
 
 bool Requester::send_data_packet(const Outstanding& outstanding, std::uint32_t packet, bool probe) {
   const SendRequest& request = outstanding.request;
+  host_.transmitting(request);
   const std::uint64_t offset = std::uint64_t{packet} * connection_.mtu;
   const bool first = packet == 0;
   const bool last = packet + 1 == outstanding.packets;
   const std::size_t size = last ? request.length - offset : connection_.mtu;
   PacketHeader header;
-  header.opcode = is_write(request.operation) ? write_opcode(request.operation, first, last)
-                                              : send_opcode(request.operation, first, last);
+  header.opcode = message_opcode(request.operation, first, last);
   header.psn = outstanding.first + packet;
   header.solicited = last && request.solicited && request.operation != Operation::Write;
   header.ack_request =
@@ -154,6 +195,7 @@ bool Requester::send_data_packet(const Outstanding& outstanding, std::uint32_t p
   auto out = Outgoing::begin(connection_, header, size);
   if (!out) return true;
   PacketWriter& writer = out->writer();
+  writer.set_xrc_srqn(request.xrc_srqn);
   if (first) {
     writer.set_reth({request.remote_address, request.rkey, static_cast<std::uint32_t>(request.length)});
   }
@@ -173,6 +215,7 @@ bool Requester::send_data_packet(const Outstanding& outstanding, std::uint32_t p
 }
 
 void Requester::send_read_request(const Outstanding& read, std::uint32_t packet, std::uint32_t packets) {
+  host_.transmitting(read.request);
   const std::uint64_t offset = std::uint64_t{packet} * connection_.mtu;
   const std::uint64_t length =
       std::min(std::uint64_t{packets} * connection_.mtu, read.request.length - offset);
@@ -182,6 +225,7 @@ void Requester::send_read_request(const Outstanding& read, std::uint32_t packet,
   header.ack_request = true;
   auto out = Outgoing::begin(connection_, header, 0);
   if (!out) return;
+  out->writer().set_xrc_srqn(read.request.xrc_srqn);
   out->writer().set_reth(
       {read.request.remote_address + offset, read.request.rkey, static_cast<std::uint32_t>(length)});
   out->finish();
@@ -189,6 +233,7 @@ void Requester::send_read_request(const Outstanding& read, std::uint32_t packet,
 
 void Requester::send_atomic(const Outstanding& atomic) {
   const SendRequest& request = atomic.request;
+  host_.transmitting(request);
   const bool swap = request.operation == Operation::CompareSwap;
   PacketHeader header;
   header.opcode = swap ? Opcode::CompareSwap : Opcode::FetchAdd;
@@ -196,6 +241,7 @@ void Requester::send_atomic(const Outstanding& atomic) {
   header.ack_request = true;
   auto out = Outgoing::begin(connection_, header, 0);
   if (!out) return;
+  out->writer().set_xrc_srqn(request.xrc_srqn);
   out->writer().set_atomic(
       {request.remote_address, request.rkey, request.swap_add, swap ? request.compare : 0});
   out->finish();

@@ -57,6 +57,7 @@ void Responder::request(const Packet& packet) {
   if (ahead < 0) return duplicate(packet);
   out_of_sequence_ = false;
   if (reply_ == Reply::SequenceNak || reply_ == Reply::RnrNak) reply_ = Reply::Ack;  // it was not sent yet
+  if (connection_.is_xrc() && !select_srq(packet)) return;
   const OpcodeInfo& info = packet.info();
   if (info.has(OpcodeInfo::kSend)) return send_packet(packet);
   if (info.has(OpcodeInfo::kWrite)) return write_packet(packet);
@@ -90,6 +91,7 @@ void Responder::duplicate_read(const Packet& packet) {
   const Psn psn = packet.sequence();
   if (packets > static_cast<std::uint64_t>(-Psn::distance(expected_, psn)))
     return;  // more than was asked for
+  if (connection_.is_xrc() && !host_.select_srq(packet.xrc_srqn())) return;
   if (reth.length != 0 && !host_.check_remote(RemoteAccess::Read, reth.rkey, reth.address, reth.length))
     return;
   Response* target = nullptr;
@@ -109,6 +111,7 @@ void Responder::duplicate_read(const Packet& packet) {
   target->first = psn;
   target->packets = static_cast<std::uint32_t>(packets);
   target->sent = 0;
+  target->srqn = packet.xrc_srqn();
   target->rkey = reth.rkey;
   target->address = reth.address;
   target->value = reth.length;
@@ -128,6 +131,23 @@ void Responder::duplicate_atomic(Psn psn) {
     again->value = result.original;
     return;
   }
+}
+
+// XRC: whose receives and whose memory the request is for; one message has one of them (annex A14).
+bool Responder::select_srq(const Packet& packet) {
+  const std::uint32_t srqn = packet.xrc_srqn();
+  if (message_ != Message::None && !packet.info().has(OpcodeInfo::kStart) && srqn != srqn_) {
+    refuse_request(packet.sequence(),
+                   fmt::format("{} names XRC shared receive queue {:#x}, but its message began with {:#x}",
+                               packet.info().name, srqn, srqn_));
+    return false;
+  }
+  if (Check usable = host_.select_srq(srqn); !usable) {
+    refuse(packet.sequence(), nak_for(usable.error()), std::move(usable.error()));
+    return false;
+  }
+  srqn_ = srqn;
+  return true;
 }
 
 bool Responder::in_sequence(const Packet& packet, Message kind) {
@@ -157,6 +177,7 @@ bool Responder::payload_fits_path(const Packet& packet) {
 bool Responder::take_receive(Psn psn) {
   has_receive_ = host_.next_receive(receive_);
   if (has_receive_ || !connection_.responds()) return has_receive_;
+  ++connection_.counters.out_of_buffer;
   reply_ = Reply::RnrNak;
   out_of_sequence_ = true;  // what follows it is dropped, without another NAK
   last_out_of_order_ = psn;
@@ -277,6 +298,7 @@ void Responder::read_request(const Packet& packet) {
   answer->first = psn;
   answer->packets = static_cast<std::uint32_t>(packets);
   answer->msn = msn_;
+  answer->srqn = packet.xrc_srqn();
   answer->rkey = reth.rkey;
   answer->address = reth.address;
   answer->value = reth.length;
@@ -295,7 +317,7 @@ void Responder::atomic_request(const Packet& packet) {
     return refuse(psn, nak_for(allowed.error()), std::move(allowed.error()));
   }
   std::uint64_t original = 0;
-  const bool swap = static_cast<Opcode>(packet.opcode()) == Opcode::CompareSwap;
+  const bool swap = without_service(packet.opcode()) == Opcode::CompareSwap;
   Check done =
       swap ? host_.compare_swap(atomic.rkey, atomic.address, atomic.compare, atomic.swap_add, original)
            : host_.fetch_add(atomic.rkey, atomic.address, atomic.swap_add, original);
@@ -321,6 +343,7 @@ bool Responder::has_resource(Psn psn) {
 }
 
 void Responder::accept(const Packet& packet, std::uint32_t packets) {
+  if (packet.info().has(OpcodeInfo::kStart)) count_request(packet.info());
   expected_ += packets;
   if (packet.info().has(OpcodeInfo::kEnd)) {
     message_ = Message::None;
@@ -331,21 +354,42 @@ void Responder::accept(const Packet& packet, std::uint32_t packets) {
     reply_ = Reply::Ack;
 }
 
+void Responder::count_request(const OpcodeInfo& info) {
+  Counters& counters = connection_.counters;
+  if (info.has(OpcodeInfo::kWrite)) ++counters.rx_write_requests;
+  if (info.has(OpcodeInfo::kRead)) ++counters.rx_read_requests;
+  if (info.has(OpcodeInfo::kAtomic)) ++counters.rx_atomic_requests;
+}
+
 void Responder::refuse(Psn psn, NakCode code, Refusal why) {
-  refusal_ = std::make_unique<Fatal>(Fatal{psn, code, std::move(why), std::nullopt});
+  // An answer that cannot be given comes before a request that was refused: that one gets no answer, but its
+  // receive is used up.
+  std::optional<Lost> lost;
+  if (refusal_ && refusal_->receive) lost = Lost{*refusal_->receive, std::move(refusal_->why)};
+  if (refusal_ && !lost) lost = std::move(refusal_->lost);
+  refusal_ = std::make_unique<Fatal>(Fatal{psn, code, std::move(why), std::nullopt, std::move(lost)});
   if (!has_receive_) return;
   has_receive_ = false;
   refusal_->receive = receive_;
-  // Seen from the receive it is this side's memory that could not be used (IBTA vol. 1 11.6.2).
-  if (refusal_->why.syndrome == mlx5::Syndrome::RemoteAccess)
-    refusal_->why.syndrome = mlx5::Syndrome::LocalAccess;
+  // Seen from the receive nothing is remote: it is this side's memory that could not be used (IBTA vol.
+  // 1 11.6.2).
+  switch (refusal_->why.syndrome) {
+    case mlx5::Syndrome::RemoteAccess:
+    case mlx5::Syndrome::RemoteOperation:
+      refusal_->why.syndrome = mlx5::Syndrome::LocalAccess;
+      break;
+    case mlx5::Syndrome::RemoteInvalidRequest:
+      refusal_->why.syndrome = mlx5::Syndrome::LocalQpOperation;
+      refusal_->why.vendor_err = vendor_error::kUnknown;
+      break;
+    default:
+      break;
+  }
 }
 
 void Responder::refuse_request(Psn psn, std::string reason) {
-  const bool receiving = has_receive_;
   refuse(psn, NakCode::InvalidRequest,
-         {receiving ? mlx5::Syndrome::LocalQpOperation : mlx5::Syndrome::RemoteInvalidRequest,
-          receiving ? vendor_error::kUnknown : vendor_error::kRemoteInvalidRequest, std::move(reason)});
+         {mlx5::Syndrome::RemoteInvalidRequest, vendor_error::kRemoteInvalidRequest, std::move(reason)});
 }
 
 }  // namespace qpair::softnic::roce

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "softnic/roce/connection.hpp"
@@ -19,7 +20,7 @@ namespace qpair::softnic::roce {
 
 class Responder {
  public:
-  Responder(Connection& connection, RcHost& host) : connection_(connection), host_(host) {}
+  Responder(Connection& connection, Host& host) : connection_(connection), host_(host) {}
 
   void configure(const ibv_qp_attr& attributes, int mask);
   // INIT to RTR: the first request is expected with this PSN.
@@ -33,6 +34,9 @@ class Responder {
   bool has_work() const {
     return response_count_ != 0 || refusal_ || reply_ != Reply::None || repeat_refusal_;
   }
+  bool waits_for_room() const { return connection_.responds() && has_work() && connection_.is_blocked(); }
+  // Ends the connection before anything of it was carried out; `psn` is that of its first request.
+  void reject(Psn psn, NakCode code, Refusal why) { refuse(psn, code, std::move(why)); }
   // In ERR after a refusal: the requester asks again, so the NAK was lost. A ConnectX says nothing, and its
   // peer learns only that nobody answers; here the reason is to arrive.
   void request_after_refusal(Psn psn);
@@ -50,6 +54,7 @@ class Responder {
     std::uint32_t msn = 0;
     bool is_atomic = false;
     bool is_duplicate = false;
+    std::uint32_t srqn = 0;  // XRC: whose memory it reads
     std::uint32_t rkey = 0;
     std::uint64_t address = 0;
     std::uint64_t value = 0;  // bytes of a read; original value of an atomic
@@ -63,11 +68,16 @@ class Responder {
     std::uint64_t original = 0;
   };
   // The end of the connection, kept until what comes before it was answered.
+  struct Lost {
+    ReceiveRequest receive;
+    Refusal why;
+  };
   struct Fatal {
     Psn psn;
     NakCode code{};
     Refusal why;
     std::optional<ReceiveRequest> receive;  // completes in error
+    std::optional<Lost> lost;               // as does that of a later request
   };
 
   void out_of_order(Psn psn);
@@ -80,6 +90,7 @@ class Responder {
   void read_request(const Packet& packet);
   void atomic_request(const Packet& packet);
 
+  bool select_srq(const Packet& packet);
   bool in_sequence(const Packet& packet, Message kind);
   bool payload_fits_path(const Packet& packet);
   bool take_receive(Psn psn);
@@ -87,20 +98,23 @@ class Responder {
   void complete_receive(const Packet& packet);
   bool has_resource(Psn psn);
   void accept(const Packet& packet, std::uint32_t packets);
+  void count_request(const OpcodeInfo& info);
   void refuse(Psn psn, NakCode code, Refusal why);
   void refuse_request(Psn psn, std::string reason);
 
   Response& response(std::uint32_t i) { return responses_[(response_head_ + i) % responses_.size()]; }
+  void make_room_for_responses();
   Response* push_response();
   Response* insert_response(Psn psn);
   void pop_response();
   bool send_response(Response& next);
+  Check read(const Response& from, std::uint64_t offset, std::span<std::byte> to);
   void send_reply();
   void send_refusal();
   void send_refusal_packets(const Fatal& end);
 
   Connection& connection_;
-  RcHost& host_;
+  Host& host_;
 
   Psn expected_;
   std::uint32_t msn_ = 0;
@@ -115,6 +129,7 @@ class Responder {
   Message message_ = Message::None;
   bool has_receive_ = false;
   ReceiveRequest receive_{};
+  std::uint32_t srqn_ = 0;  // XRC: the shared receive queue that it names
   std::uint32_t rkey_ = 0;
   std::uint64_t address_ = 0;
   std::uint64_t length_ = 0;  // announced by a WRITE

@@ -6,9 +6,17 @@
 
 namespace qpair::softnic::roce {
 
+// More may be allowed while some wait (SQD to SQD): those come to lie at the beginning.
+void Responder::make_room_for_responses() {
+  if (responses_.size() >= 2U * max_reads_) return;
+  std::rotate(responses_.begin(), responses_.begin() + response_head_, responses_.end());
+  response_head_ = 0;
+  responses_.resize(2U * max_reads_);
+}
+
 // Half of the ring is for new answers, of which there are at most max_reads_, so there is room.
 Responder::Response* Responder::push_response() {
-  if (responses_.size() < 2U * max_reads_) responses_.resize(2U * max_reads_);
+  make_room_for_responses();
   Response& added = response(response_count_++);
   added = {};
   ++new_responses_;
@@ -18,7 +26,7 @@ Responder::Response* Responder::push_response() {
 // Repeated answers go before newer ones, in the order of their PSNs: whatever comes too early is of no use to
 // the requester. Half of the ring is theirs.
 Responder::Response* Responder::insert_response(Psn psn) {
-  if (responses_.size() < 2U * max_reads_) responses_.resize(2U * max_reads_);
+  make_room_for_responses();
   if (response_count_ - new_responses_ >= max_reads_) return nullptr;
   std::uint32_t place = response_count_++;
   for (; place > 0 && psn.is_before(response(place - 1).first); --place)
@@ -44,7 +52,7 @@ Sent Responder::transmit(unsigned budget) {
     result.packets = 1;
     return result;
   }
-  while (connection_.responds() && has_work()) {
+  while (connection_.responds() && has_work() && !connection_.is_blocked()) {
     if (result.packets == budget) {
       result.more = true;
       break;
@@ -83,16 +91,23 @@ bool Responder::send_response(Response& next) {
   out->writer().set_aeth({Aeth::kAck, next.msn});
   out->writer().set_atomic_original(next.value);
   if (size != 0) {
-    if (Check read = host_.read(next.rkey, next.address + offset, out->writer().payload()); !read) {
+    if (Check done = read(next, offset, out->writer().payload()); !done) {
       // A repeated read may come after its memory is gone for good reason: then nobody waits for the answer.
       if (next.is_duplicate) return false;
-      refuse(header.psn, nak_for(read.error()), std::move(read.error()));
+      refuse(header.psn, nak_for(done.error()), std::move(done.error()));
       response_count_ = new_responses_ = 1;  // what comes after it is not answered
       return false;
     }
   }
   out->finish();
   return true;
+}
+
+Check Responder::read(const Response& from, std::uint64_t offset, std::span<std::byte> to) {
+  if (connection_.is_xrc()) {
+    if (Check usable = host_.select_srq(from.srqn); !usable) return usable;
+  }
+  return host_.read(from.rkey, from.address + offset, to);
 }
 
 void Responder::send_reply() {
@@ -127,6 +142,7 @@ void Responder::send_refusal() {
   clear();
   connection_.state = IBV_QPS_ERR;
   const Fatal end = *refused_;  // a copy: the host may reset this queue pair
+  if (end.lost) host_.receive_lost(end.lost->receive, end.lost->why);
   if (end.receive) return host_.receive_failed(*end.receive, end.why);
   host_.responder_failed(end.code == NakCode::RemoteAccess ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR,
                          end.why);

@@ -3,9 +3,15 @@
 // here.
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 namespace qpair::softnic::roce {
+
+// Initiators whose connections a DC target knows at once; beyond that the one that was silent longest is
+// forgotten. And how many packets one of them gets before the next has its turn.
+inline constexpr std::size_t kMaxDcPeers = 4096;
+inline constexpr unsigned kDcPeerBudget = 16;
 
 // Requests that have been taken from the send queue and are not complete: the ring starts small and doubles.
 // At 64 bytes an entry the largest ring is 4 KiB, half of what a connected queue pair may cost.
@@ -22,8 +28,8 @@ inline constexpr std::uint32_t kMaxReadsAtomics = 16;
 // all that moves in such a turn.
 inline constexpr std::uint32_t kFirstWindowBytes = 256 * 1024;
 inline constexpr std::uint32_t kFirstWindowPackets = 256;
-inline constexpr std::uint32_t kLargestWindowBytes = 1024 * 1024;
-inline constexpr std::uint32_t kLargestWindowPackets = 1024;
+inline constexpr std::uint32_t kLargestWindowBytes = 4096 * 1024;
+inline constexpr std::uint32_t kLargestWindowPackets = 4096;
 inline constexpr std::uint32_t kSmallestWindowPackets = 8;
 // For each window that was acknowledged whole it grows by half; by 1/16 of the first one once something was
 // lost.
@@ -45,6 +51,12 @@ inline constexpr std::chrono::nanoseconds kShortestAckTimeout = std::chrono::mil
 // is found long before the local ACK timeout (67 ms by default).
 inline constexpr std::chrono::nanoseconds kFirstProbe = std::chrono::milliseconds(1);
 inline constexpr std::chrono::nanoseconds kLongestProbe = std::chrono::milliseconds(500);
+
+// Bytes that are copied without packets before other queue pairs have their turn.
+inline constexpr std::uint64_t kCopyPiece = 1024 * 1024;
+
+// From this length on a request that could be copied waits for those before it rather than travel in packets.
+inline constexpr std::uint64_t kWorthWaiting = 64 * 1024;
 
 // What expire() sends at most when the engine did not call transmit() first.
 inline constexpr unsigned kExpireBudget = 16;

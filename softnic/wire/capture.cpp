@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -42,8 +43,13 @@ std::uint64_t wall_clock() {
 
 tl::expected<std::unique_ptr<CaptureFile>, std::string> CaptureFile::open(const std::string& path,
                                                                           const Endpoint& local) {
-  Descriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644));
+  // It holds the program's data: it is for nobody else to read, and nobody else chooses where it lies.
+  constexpr int kFlags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW;
+  Descriptor fd(::open(path.c_str(), kFlags, 0600));
   if (!fd) {
+    if (errno == ELOOP) {
+      return tl::unexpected(fmt::format("will not capture to '{}': it is a symbolic link", path));
+    }
     return tl::unexpected(fmt::format("cannot capture to '{}': {}", path, std::strerror(errno)));
   }
   std::unique_ptr<CaptureFile> capture(new CaptureFile(std::move(fd), path));
@@ -68,6 +74,10 @@ tl::expected<void, std::string> CaptureFile::begin() {
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return tl::unexpected(fmt::format("cannot capture to '{}': it is not a regular file", path_));
+  }
+  if (status.st_uid != ::geteuid()) {
+    return tl::unexpected(
+        fmt::format("will not capture to '{}': it belongs to another user ({})", path_, status.st_uid));
   }
   if (buffer_.size() == 0) {
     return tl::unexpected(fmt::format("cannot capture to '{}': there is no memory for its buffer", path_));

@@ -15,7 +15,7 @@
 #include <tl/expected.hpp>
 
 #include "softnic/wire/descriptor.hpp"
-#include "softnic/wire/link.hpp"
+#include "softnic/wire/forwarding_link.hpp"
 #include "softnic/wire/pages.hpp"
 
 namespace qpair::softnic::wire {
@@ -67,23 +67,18 @@ class CaptureFile {
   std::size_t used_ = 0;
 };
 
-class Capture final : public Link {
+class Capture final : public ForwardingLink {
  public:
   Capture(std::unique_ptr<Link> inner, std::unique_ptr<CaptureFile> file)
-      : inner_(std::move(inner)), file_(std::move(file)) {}
+      : ForwardingLink(std::move(inner)), file_(std::move(file)) {}
 
-  Endpoint local() const override { return inner_->local(); }
   std::span<std::byte> reserve(const Endpoint& destination, std::size_t size) override;
   void commit() override;
   void flush() override;
   std::size_t poll(const Receiver& receiver, std::size_t limit, TimePoint now) override;
-  bool ready() const override { return inner_->ready(); }
-  int descriptor() const override { return inner_->descriptor(); }
-  std::optional<TimePoint> deadline() const override { return inner_->deadline(); }
   void abandon() override;
 
  private:
-  std::unique_ptr<Link> inner_;
   std::unique_ptr<CaptureFile> file_;
   Frame open_;  // the reservation
 };

@@ -18,7 +18,7 @@ double unit(std::uint64_t random) {
 }  // namespace
 
 FaultInjector::FaultInjector(std::unique_ptr<Link> inner, const Faults& faults, Clock clock)
-    : inner_(std::move(inner)),
+    : ForwardingLink(std::move(inner)),
       clock_(std::move(clock)),
       scratch_(kLongestPacket),
       slots_(kSlots * kSlotSize) {

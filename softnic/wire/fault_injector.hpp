@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "softnic/wire/link.hpp"
+#include "softnic/wire/forwarding_link.hpp"
 #include "softnic/wire/pages.hpp"
 
 namespace qpair::softnic::wire {
@@ -33,7 +33,7 @@ struct FaultCounters {
   std::uint64_t overflowed = 0;  // the waiting room was full
 };
 
-class FaultInjector final : public Link {
+class FaultInjector final : public ForwardingLink {
  public:
   using Clock = std::function<TimePoint()>;
 
@@ -51,15 +51,20 @@ class FaultInjector final : public Link {
 
   const FaultCounters& counters() const { return counters_; }
 
-  Endpoint local() const override { return inner_->local(); }
   std::span<std::byte> reserve(const Endpoint& destination, std::size_t size) override;
   void commit() override;
   void flush() override;
+  bool has_room(const Endpoint& destination, std::size_t size) override {
+    return paused_ || inner_->has_room(destination, size);
+  }
   std::size_t poll(const Receiver& receiver, std::size_t limit, TimePoint now) override;
   bool ready() const override { return !paused_ && inner_->ready(); }
   int descriptor() const override { return paused_ ? -1 : inner_->descriptor(); }
+  int second_descriptor() const override { return paused_ ? -1 : inner_->second_descriptor(); }
+  bool is_full(const Endpoint& destination, std::size_t size) override {
+    return !paused_ && inner_->is_full(destination, size);
+  }
   std::optional<TimePoint> deadline() const override;
-  void abandon() override { inner_->abandon(); }
 
  private:
   static constexpr std::size_t kSlots = 1024;     // packets that can wait
@@ -95,7 +100,6 @@ class FaultInjector final : public Link {
   void release_overtaken();
   bool release_due(TimePoint now);
 
-  std::unique_ptr<Link> inner_;
   Clock clock_;
   Faults faults_;
   FaultCounters counters_;

@@ -20,24 +20,28 @@ std::size_t stride_of(std::size_t size) {
 LoopbackLink::LoopbackLink(const Endpoint& local, std::size_t capacity)
     : local_(local), ring_(capacity), scratch_(kLongestPacket) {}
 
+std::optional<std::size_t> LoopbackLink::place_for(std::size_t stride) const {
+  if (queued_ > 0 && tail_ <= head_) {  // wrapped around
+    return stride <= head_ - tail_ ? std::optional(tail_) : std::nullopt;
+  }
+  if (stride <= ring_.size() - tail_) return tail_;
+  return stride <= head_ ? std::optional<std::size_t>(0) : std::nullopt;
+}
+
+bool LoopbackLink::has_room(const Endpoint& /*destination*/, std::size_t size) {
+  return queued_ == 0 || place_for(stride_of(size)).has_value();
+}
+
 std::span<std::byte> LoopbackLink::reserve(const Endpoint& destination, std::size_t size) {
   assert(destination.address == local_.address && size <= kLongestPacket);
   static_cast<void>(destination);
-  const std::size_t stride = stride_of(size);
   if (queued_ == 0) {  // back to where the cache is warm
     head_ = tail_ = 0;
   }
-  const bool wrapped = queued_ > 0 && tail_ <= head_;
+  const std::optional place = place_for(stride_of(size));
   reserved_size_ = size;
-  reserved_at_ = tail_;
-  if (wrapped) {
-    reserved_fits_ = stride <= head_ - tail_;
-  } else if (stride <= ring_.size() - tail_) {
-    reserved_fits_ = true;
-  } else {
-    reserved_at_ = 0;
-    reserved_fits_ = stride <= head_;
-  }
+  reserved_fits_ = place.has_value();
+  reserved_at_ = place.value_or(tail_);
   return reserved_fits_ ? ring_.bytes().subspan(reserved_at_ + kHeader, size) : scratch_.bytes().first(size);
 }
 

@@ -18,6 +18,7 @@ class LoopbackLink final : public Link {
   std::span<std::byte> reserve(const Endpoint& destination, std::size_t size) override;
   void commit() override;
   void flush() override {}
+  bool has_room(const Endpoint& destination, std::size_t size) override;
   std::size_t poll(const Receiver& receiver, std::size_t limit, TimePoint now) override;
   bool ready() const override { return queued_ > 0; }
 
@@ -30,6 +31,9 @@ class LoopbackLink final : public Link {
     std::uint32_t size;
     std::uint32_t stride;  // bytes from this record to the next, or to the end of the ring
   };
+
+  // Where a record of `stride` bytes would go; empty when the queue is full.
+  std::optional<std::size_t> place_for(std::size_t stride) const;
 
   Endpoint local_;
   Pages ring_;

@@ -35,22 +35,29 @@ tl::expected<std::unique_ptr<UdpLink>, std::string> open_udp(const NicConfig& co
   return UdpLink::open_anywhere(static_cast<std::uint64_t>(::getpid()));
 }
 
+Faults faults_of(const NicConfig& config) {
+  return {
+      .drop = config.loss,
+      .duplicate = config.duplicate,
+      .reorder = config.reorder,
+      .corrupt = config.corrupt,
+      .delay = config.delay,
+      .seed = config.seed,
+  };
+}
+
 std::uint64_t seed_from_clock() {
   return static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()) % 1'000'000;
 }
 
 // Says what the network does, and with which seed, so that the run can be repeated.
 std::unique_ptr<Link> with_faults(std::unique_ptr<Link> inner, const NicConfig& config) {
-  const Faults faults{
-      .drop = config.loss,
-      .duplicate = config.duplicate,
-      .reorder = config.reorder,
-      .corrupt = config.corrupt,
-      .delay = config.delay,
-      .seed = config.seed != 0 ? config.seed : seed_from_clock(),
-  };
+  Faults faults = faults_of(config);
   if (!faults.any()) {
     return inner;
+  }
+  if (faults.seed == 0) {
+    faults.seed = seed_from_clock();
   }
   explain::say(
       explain::Kind::Notice,
@@ -77,15 +84,25 @@ std::unique_ptr<Link> with_capture(std::unique_ptr<Link> inner, const NicConfig&
 
 }  // namespace
 
-tl::expected<std::unique_ptr<Link>, std::string> make_link(const NicConfig& config) {
+tl::expected<MadeLink, std::string> make_link(const NicConfig& config, std::size_t shown) {
   auto udp = open_udp(config);
   if (!udp) {
     return tl::unexpected(std::move(udp.error()));
   }
   auto loopback = std::make_unique<LoopbackLink>((*udp)->local());
-  std::unique_ptr<Link> link = std::make_unique<RoutingLink>(std::move(loopback), std::move(*udp));
+  std::unique_ptr<SharedMemoryLink> host;
+  if (config.wire != NicConfig::Wire::Udp) {
+    host = SharedMemoryLink::open((*udp)->local(), shown);
+  }
+  MadeLink made;
+  if (config.wire == NicConfig::Wire::Auto && config.capture.empty() && config.trace.empty() &&
+      !faults_of(config).any()) {
+    made.host = host.get();
+  }
+  made.link = std::make_unique<RoutingLink>(std::move(loopback), std::move(host), std::move(*udp));
   // The capture is nearer to the network: it shows what was really sent.
-  return with_faults(with_capture(std::move(link), config), config);
+  made.link = with_faults(with_capture(std::move(made.link), config), config);
+  return made;
 }
 
 }  // namespace qpair::softnic::wire

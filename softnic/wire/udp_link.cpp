@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <unistd.h>
@@ -51,6 +52,13 @@ tl::expected<Descriptor, int> bound_socket(const LocalAddress& local) {
   return fd;
 }
 
+// Whoever sends from one of the addresses that open_anywhere() claims has claimed it, and with it the port:
+// another port is somebody else's who uses the same address.
+bool is_impostor(const Endpoint& source) {
+  return source.is_ipv4() && source.address[12] == 127 && source.address[13] == 71 &&
+         source.port != kRoceUdpPort;
+}
+
 std::string cannot_bind(const Endpoint& endpoint, int error) {
   if (error == EADDRINUSE) {
     return fmt::format(
@@ -73,7 +81,9 @@ std::uint64_t mix(std::uint64_t value) {  // splitmix64's finalizer
 LocalAddress default_address(std::uint64_t number) {
   LocalAddress local;
   local.endpoint.address = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 71};
-  local.endpoint.address[14] = static_cast<std::uint8_t>(number >> 8);
+  // Below 192: with InfiniBand's link layer these two bytes are the port's LID, and LIDs from 0xc000 on are
+  // for multicast (IBTA vol. 1 4.1.3).
+  local.endpoint.address[14] = static_cast<std::uint8_t>((number >> 8) % 192);
   local.endpoint.address[15] = static_cast<std::uint8_t>(1 + number % 254);
   local.endpoint.port = kRoceUdpPort;
   local.interface = "lo";
@@ -118,9 +128,11 @@ tl::expected<std::unique_ptr<UdpLink>, std::string> UdpLink::start(Descriptor fd
 
 UdpLink::UdpLink(Descriptor fd, const UdpOptions& options)
     : fd_(std::move(fd)),
+      address_(options.local),
       local_(options.local.endpoint),
       scope_id_(options.local.scope_id),
       send_arena_(kSendArena),
+      credit_pool_(options.socket_buffer),
       receive_arena_(kReceiveBatch * kReceiveSlot) {
   runs_.reserve(kMaxRuns);
   ask_for_buffer(fd_.get(), SO_RCVBUFFORCE, SO_RCVBUF, options.socket_buffer);
@@ -129,17 +141,25 @@ UdpLink::UdpLink(Descriptor fd, const UdpOptions& options)
   socklen_t length = sizeof(granted);
   if (::getsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUF, &granted, &length) == 0) {
     receive_buffer_ = static_cast<std::size_t>(granted);
+    // What was taken is given back when a quarter has come together (net/ipv4/udp.c, udp_rmem_release).
+    credit_pool_ = CreditPool(receive_buffer_ / 4 * 3);
   }
   if (local_.is_ipv4()) {
     set_option(fd_.get(), IPPROTO_IP, IP_MTU_DISCOVER, static_cast<int>(IP_PMTUDISC_DO));
   } else {
     set_option(fd_.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, static_cast<int>(IPV6_PMTUDISC_DO));
+    // RoCEv2 senders may leave out the UDP checksum, and rdma_rxe does; over IPv6 that is not normal.
+    set_option(fd_.get(), SOL_UDP, UDP_NO_CHECK6_RX, 1);
   }
   set_option(fd_.get(), SOL_SOCKET, SO_RXQ_OVFL, 1);
+  send_groups_from(options.local);
   if (options.offload) {
     set_option(fd_.get(), SOL_UDP, UDP_GRO, 1);
     // Asks whether the kernel knows the option; 0 leaves the choice to each message.
     segment_offload_ = set_option(fd_.get(), SOL_UDP, UDP_SEGMENT, 0);
+  }
+  if (!is_loopback(local_)) {
+    watch_ = HeaderWatch::open(local_);
   }
   for (unsigned i = 0; i < kReceiveBatch; ++i) {
     receive_.vectors[i] = {receive_arena_.data() + i * kReceiveSlot, kReceiveSlot};
@@ -149,6 +169,43 @@ UdpLink::UdpLink(Descriptor fd, const UdpOptions& options)
     header.msg_iovlen = 1;
     header.msg_control = receive_.controls[i].bytes.data();
   }
+}
+
+// ---- Multicast
+// -------------------------------------------------------------------------------------------------
+
+// Groups are reached through the interface that has the address, whatever the routes are, and as far as the
+// first router. The kernel loops a copy back to this machine's members.
+void UdpLink::send_groups_from(const LocalAddress& local) {
+  const unsigned index = ::if_nametoindex(local.interface.c_str());
+  if (local_.is_ipv4()) {
+    ip_mreqn via{};
+    std::memcpy(&via.imr_address, local_.address.data() + 12, 4);
+    via.imr_ifindex = static_cast<int>(index);
+    set_option(fd_.get(), IPPROTO_IP, IP_MULTICAST_IF, via);
+  } else {
+    set_option(fd_.get(), IPPROTO_IPV6, IPV6_MULTICAST_IF, static_cast<int>(index));
+  }
+}
+
+int UdpLink::join(const Endpoint& group) {
+  if (!fd_) return ENODEV;
+  if (!groups_) groups_ = std::make_unique<GroupSockets>(address_, fd_.get());
+  const int error = groups_->join(group);
+  if (groups_->empty()) groups_.reset();
+  return error;
+}
+
+void UdpLink::leave(const Endpoint& group) {
+  if (!groups_) return;
+  groups_->leave(group);
+  if (groups_->empty()) groups_.reset();
+}
+
+void UdpLink::abandon() {
+  if (groups_) groups_->abandon();
+  if (watch_) watch_->abandon();
+  fd_.abandon();
 }
 
 // ---- Sending
@@ -169,6 +226,7 @@ std::uint16_t UdpLink::destination_index(const Endpoint& destination) {
     destination_count_ = 0;
   }
   Destination& added = destinations_[destination_count_];
+  added = {};
   added.endpoint = destination;
   added.length = to_sockaddr(destination, scope_id_, added.address);
   added.on_this_host = is_loopback(destination) || find_local(destination).has_value();
@@ -187,34 +245,41 @@ bool UdpLink::extends_last_run(std::uint16_t destination, std::size_t size) cons
 
 std::span<std::byte> UdpLink::reserve(const Endpoint& destination, std::size_t size) {
   assert(size <= kMaxDatagram);
-  constexpr std::size_t kRunAlignment = 64;
-  std::uint16_t index = destination_index(destination);
+  const std::uint16_t index = destination_index(destination);
   if (arena_used_ + kRunAlignment + size > kSendArena || runs_.size() == kMaxRuns) {
     flush();
     drop_pending();
   }
-  if (!extends_last_run(index, size)) {
-    arena_used_ = (arena_used_ + kRunAlignment - 1) & ~(kRunAlignment - 1);
-  }
-  reserved_.offset = static_cast<std::uint32_t>(arena_used_);
+  const std::size_t offset =
+      extends_last_run(index, size) ? arena_used_ : (arena_used_ + kRunAlignment - 1) & ~(kRunAlignment - 1);
+  reserved_.offset = static_cast<std::uint32_t>(offset);
   reserved_.length = reserved_.segment = static_cast<std::uint32_t>(size);
   reserved_.count = 1;
   reserved_.destination = index;
-  return send_arena_.bytes().subspan(arena_used_, size);
+  return send_arena_.bytes().subspan(offset, size);
 }
 
 void UdpLink::commit() {
   if (reserved_.count == 0 || reserved_.length == 0) {
     return;
   }
+  destinations_[reserved_.destination].credit.spend(charge_for(reserved_));
   if (extends_last_run(reserved_.destination, reserved_.length)) {
     runs_.back().length += reserved_.length;
     ++runs_.back().count;
   } else {
     runs_.push_back(reserved_);
   }
-  arena_used_ += reserved_.length;
+  arena_used_ = reserved_.offset + reserved_.length;
   reserved_.count = 0;
+}
+
+// What the receiver's kernel charges for it: segments of one message share a buffer, which counts their
+// bytes.
+std::int64_t UdpLink::charge_for(const Run& packet) const {
+  return offloads(packet) && extends_last_run(packet.destination, packet.length)
+             ? packet.length
+             : charge_alone(packet.length);
 }
 
 // Fills send_ with messages from the first packet that has not left.
@@ -378,6 +443,7 @@ void UdpLink::start_message() {
   receive_.offset = 0;
   receive_.segment = message.msg_len;
   receive_.source = from_sockaddr(receive_.sources[receive_.next]);
+  receive_.numbered = !is_on_this_host(receive_.source);
   msghdr header = message.msg_hdr;
   for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
        control = CMSG_NXTHDR(&header, control)) {
@@ -395,6 +461,17 @@ void UdpLink::start_message() {
   }
 }
 
+bool UdpLink::is_on_this_host(const Endpoint& source) {
+  if (is_loopback(local_)) {
+    return true;
+  }
+  if (source.address != last_source_.address) {
+    last_source_ = source;
+    last_source_on_this_host_ = find_local(source).has_value();
+  }
+  return last_source_on_this_host_;
+}
+
 // The kernel adds its count to the next message only when it is not zero.
 void UdpLink::note_overrun(std::uint32_t lost_so_far) {
   if (counters_.overrun == 0 && lost_so_far > 0) {
@@ -407,9 +484,18 @@ void UdpLink::note_overrun(std::uint32_t lost_so_far) {
   counters_.overrun = lost_so_far;
 }
 
+std::optional<TimePoint> UdpLink::deadline() const {
+  return retry_at_ && credit_deadline_ ? std::min(*retry_at_, *credit_deadline_)
+         : retry_at_                   ? retry_at_
+                                       : credit_deadline_;
+}
+
 std::size_t UdpLink::poll(const Receiver& receiver, std::size_t limit, TimePoint now) {
   if (retry_at_ && now >= *retry_at_) {
     flush();
+  }
+  if (credit_deadline_ && now >= *credit_deadline_) {
+    look_at_credits(now);
   }
   std::size_t delivered = 0;
   while (delivered < limit && fd_) {
@@ -420,20 +506,50 @@ std::size_t UdpLink::poll(const Receiver& receiver, std::size_t limit, TimePoint
       }
     }
     const std::size_t length = receive_.messages[receive_.next].msg_len;
+    if (is_impostor(receive_.source)) {
+      ++counters_.dropped_impostor;
+      ++delivered;  // towards the limit, so that a flood of them keeps nobody here
+      receive_.offset = length;
+    }
     while (receive_.offset < length && delivered < limit) {
-      const std::size_t size = std::min(receive_.segment, length - receive_.offset);
-      const Frame frame{receive_.source, local_,
-                        receive_arena_.bytes().subspan(receive_.next * kReceiveSlot + receive_.offset, size)};
-      receive_.offset += size;
+      const Frame frame = next_frame();
       ++delivered;
-      receiver(frame);
+      if (!take_credit(frame, now)) {
+        receiver(frame);
+      }
     }
     if (receive_.offset >= length && ++receive_.next < receive_.filled) {
       start_message();
     }
   }
+  if (groups_ && delivered < limit) {
+    const auto deliver = [this, &receiver](Frame frame) {
+      if (!is_on_this_host(frame.source)) {
+        frame.identifications = {};
+      }
+      receiver(frame);
+    };
+    delivered += groups_->poll(deliver, limit - delivered);
+  }
+  if (credit_answered_) {
+    credit_answered_ = false;
+    flush();
+  }
   counters_.received_packets += delivered;
   return delivered;
+}
+
+Frame UdpLink::next_frame() {
+  const std::size_t size =
+      std::min(receive_.segment, receive_.messages[receive_.next].msg_len - receive_.offset);
+  Frame frame{receive_.source, local_,
+              receive_arena_.bytes().subspan(receive_.next * kReceiveSlot + receive_.offset, size)};
+  receive_.offset += size;
+  if (receive_.numbered) {
+    frame.identifications =
+        watch_ ? watch_->identifications(frame.source, frame.bytes) : std::span<const std::uint16_t>();
+  }
+  return frame;
 }
 
 void UdpLink::turn_off(int error) {

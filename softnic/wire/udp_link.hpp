@@ -11,6 +11,13 @@
 // and the invariant CRC covers it (kernel include/net/ip.h, ip_select_ident_segs). Segmentation offload
 // counts the identification up for each segment, so that it is used only where no header reaches the
 // receiver: on this host.
+//
+// Towards this host there is flow control for those who ask (has_room(), credit.hpp). A sender and a receiver
+// that run out of step lose nothing then, however long one of them waits for a processor.
+//
+// A datagram does not show the identification that it came with. From an emulated NIC it is 0, and NICs of
+// this host are emulated, since the kernel's rdma_rxe would have the port. Other hosts' may have any; a
+// HeaderWatch sees it, where there may be one.
 
 #include <sys/socket.h>
 
@@ -23,7 +30,10 @@
 #include <vector>
 
 #include "softnic/wire/address.hpp"
+#include "softnic/wire/credit.hpp"
 #include "softnic/wire/descriptor.hpp"
+#include "softnic/wire/group_sockets.hpp"
+#include "softnic/wire/header_watch.hpp"
 #include "softnic/wire/link.hpp"
 #include "softnic/wire/pages.hpp"
 
@@ -34,6 +44,7 @@ struct UdpCounters {
   std::uint64_t received_packets = 0, received_messages = 0, receive_calls = 0;
   std::uint64_t dropped_full = 0;         // the socket took no more and the arena was full
   std::uint64_t overrun = 0;              // received ones that the kernel lost: its buffer was full
+  std::uint64_t dropped_impostor = 0;     // messages from another NIC's address, but not from its port
   std::uint64_t dropped_unreachable = 0;  // refused by the kernel: no route, too long, not permitted
 };
 
@@ -55,11 +66,14 @@ class UdpLink final : public Link {
   std::span<std::byte> reserve(const Endpoint& destination, std::size_t size) override;
   void commit() override;
   void flush() override;
+  bool has_room(const Endpoint& destination, std::size_t size) override;
   std::size_t poll(const Receiver& receiver, std::size_t limit, TimePoint now) override;
   bool ready() const override { return receive_.next < receive_.filled; }
-  int descriptor() const override { return fd_.get(); }
-  std::optional<TimePoint> deadline() const override { return retry_at_; }
-  void abandon() override { fd_.abandon(); }
+  int descriptor() const override { return groups_ ? groups_->descriptor() : fd_.get(); }
+  std::optional<TimePoint> deadline() const override;
+  int join(const Endpoint& group) override;
+  void leave(const Endpoint& group) override;
+  void abandon() override;
 
   const UdpCounters& counters() const { return counters_; }
   bool uses_offload() const { return segment_offload_; }
@@ -70,9 +84,10 @@ class UdpLink final : public Link {
   // Longest UDP payload over IPv4, and what a GRO message may hold.
   static constexpr std::size_t kMaxDatagram = 65507;
   static constexpr std::size_t kReceiveSlot = 65536;
-  // Chosen by measurement (bench/wire_bench.cpp): more does not help, and the arenas should stay in the L2
-  // cache.
-  static constexpr std::size_t kSendArena = 256U << 10;
+  // Chosen by measurement (bench/wire.cpp): more does not help, and the arenas should stay in the L2 cache.
+  // The send arena holds what a queue pair sends in its turn (nic/tunables.hpp, kTransmitBudget), at any MTU.
+  static constexpr std::size_t kSendArena = 320U << 10;
+  static constexpr std::size_t kRunAlignment = 64;
   static constexpr unsigned kSendBatch = 64;
   static constexpr unsigned kReceiveBatch = 8;
   static constexpr std::size_t kMaxRuns = 1024;
@@ -94,6 +109,7 @@ class UdpLink final : public Link {
     sockaddr_storage address{};
     socklen_t length = 0;
     bool on_this_host = false;
+    SendCredit credit;
   };
   struct Control {  // room for two control messages of an int
     alignas(cmsghdr) std::array<std::byte, 2 * CMSG_SPACE(sizeof(int))> bytes{};
@@ -115,8 +131,10 @@ class UdpLink final : public Link {
     std::size_t offset = 0;  // and where in it
     std::size_t segment = 0;
     Endpoint source;
+    bool numbered = false;  // by the sender's kernel: it is on another host
   };
 
+  void send_groups_from(const LocalAddress& local);
   static tl::expected<std::unique_ptr<UdpLink>, std::string> start(Descriptor fd, const UdpOptions& options);
   UdpLink(Descriptor fd, const UdpOptions& options);
   std::uint16_t destination_index(const Endpoint& destination);
@@ -131,12 +149,22 @@ class UdpLink final : public Link {
   void drop_pending();
   bool receive();
   void start_message();
+  bool is_on_this_host(const Endpoint& source);
+  Frame next_frame();
   void note_overrun(std::uint32_t lost_so_far);
   void turn_off(int error);
+  std::int64_t charge_for(const Run& packet) const;
+  void send_credit(std::uint16_t index, const CreditPacket& packet);
+  void request_credit(std::uint16_t index, TimePoint now);
+  bool take_credit(const Frame& frame, TimePoint now);
+  void watch_credits();
+  void look_at_credits(TimePoint now);
 
   Descriptor fd_;
+  LocalAddress address_;
   Endpoint local_;
   std::uint32_t scope_id_ = 0;
+  std::unique_ptr<GroupSockets> groups_;  // while there are any
   bool segment_offload_ = false;
   std::size_t receive_buffer_ = 0;
 
@@ -152,6 +180,15 @@ class UdpLink final : public Link {
   std::bitset<256> reported_;  // errno values that a sentence was said about
   SendBatch send_;
 
+  CreditPool credit_pool_;
+  std::uint32_t credit_requests_ = 0;
+  bool credit_answered_ = false;              // in this poll()
+  std::optional<TimePoint> credit_deadline_;  // while some destination has no room
+  TimePoint now_{};                           // when the send arena was empty
+
+  std::optional<HeaderWatch> watch_;
+  Endpoint last_source_;
+  bool last_source_on_this_host_ = false;
   Pages receive_arena_;
   ReceiveBatch receive_;
   UdpCounters counters_;

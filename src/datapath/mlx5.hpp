@@ -8,7 +8,7 @@
 
 #include "qpair/detail/data_path.hpp"
 #include "qpair/mlx5/cqe.hpp"
-#include "src/datapath/mlx5_cq.hpp"
+#include "src/datapath/mlx5_wqe.hpp"
 #include "src/datapath/work.hpp"
 
 namespace qpair::detail {
@@ -42,11 +42,12 @@ class Mlx5DataPath final : public DataPath {
 
   Result<WrId> enqueue(const Work& work) override;
   Result<WrId> post(const Work& work) override;
+  Result<WrId> enqueue_puts(std::span<const Put> puts, Signal signal) override;
   Result<void> ring_doorbell() override;
   Result<DoorBell> doorbell() const override;
   Result<WrId> receive(std::span<const RdmaBuffer> pieces) override;
-  int poll_send(IbvWc& wc) override;
-  int poll_receive(IbvWc& wc) override;
+  int take_send(std::span<IbvWc> wcs) override;
+  int take_receive(std::span<IbvWc> wcs) override;
   [[nodiscard]] Counters send_counters() const override;
   [[nodiscard]] Counters receive_counters() const override;
   Result<void> arm(PollTarget side, bool solicited_only) override;
@@ -70,34 +71,30 @@ class Mlx5DataPath final : public DataPath {
     bool silent = false;
   };
 
-  std::uint64_t blocks_needed(const Work& work, const WorkPlan& planned) const;
+  Result<std::uint64_t> place_for(const Work& work, WorkPlan& planned) const;
+  bool write_puts(std::span<const Put> puts, Signal signal) const;
+  Result<WrId> enqueue_one_by_one(std::span<const Put> puts, Signal signal);
   void write(const Work& work, const WorkPlan& planned, std::uint64_t blocks);
-  std::uint32_t write_entry(const Work& work, mlx5::Opcode opcode, std::uint64_t remote_offset,
-                            std::uint64_t bytes, PieceWalker& walker, std::uint8_t flags);
-  void advance(std::uint32_t blocks, Note note);
+  void advance(const Entry& entry, Note note);
   Note& note_at(std::uint64_t index) { return notes_[static_cast<std::size_t>(index & (notes_.size() - 1))]; }
   const Note& note_at(std::uint64_t index) const {
     return notes_[static_cast<std::size_t>(index & (notes_.size() - 1))];
   }
-  bool finish_send(const mlx5::Cqe64& cqe, mlx5::CqeOpcode opcode, IbvWc& wc);
-  void finish_receive(const mlx5::Cqe64& cqe, mlx5::CqeOpcode opcode, IbvWc& wc);
+  bool finish_send(const mlx5::Cqe64& cqe, std::uint64_t rung, IbvWc& wc);
+  void finish_receive(const mlx5::Cqe64& cqe, IbvWc& wc);
   Note retire(std::uint64_t begin);
 
-  const std::uint32_t qp_num_;
   const WorkLimits limits_;
-  Mlx5Cq send_cq_;
-  Mlx5Cq receive_cq_;
+  const WqeRing wqes_;
+  const PutWriter put_writer_ = put_writer();
+  CompletionRing receive_cq_;
 
   // Send side, beside send_.
   std::vector<Note> notes_;  // a queue, oldest first; as many as there are blocks
   std::uint64_t first_note_ = 0;
   std::uint64_t end_note_ = 0;
   std::uint64_t capacity_;
-  std::uint64_t retired_;                          // position up to which room was given back
-  std::uint64_t retired_surplus_ = 0;              // there
   std::uint64_t failed_part_ = ~std::uint64_t{0};  // split operation whose failure was reported
-  SilentSignals silent_;
-  bool send_open_ = false;
 
   // Receive side. Positions are like those of the send ring: their low 16 bits are the hardware's.
   std::byte* const receive_ring_;

@@ -113,6 +113,18 @@ Result<WrId> VerbsDataPath::enqueue(const Work& work) {
   return WrId{send_counts_.wqe - 1};
 }
 
+Result<WrId> VerbsDataPath::enqueue_puts(std::span<const Put> puts, Signal signal) {
+  if (!send_open_) return tl::unexpected(not_connected());
+  const Result<std::uint64_t> entries = entries_of(puts, signal, limits_, entries_.size());
+  if (!entries) return tl::unexpected(entries.error());
+  const std::uint64_t outstanding = send_counts_.wqe - send_counts_.cq;
+  if (outstanding + *entries > entries_.size()) {
+    return tl::unexpected(queue_full(outstanding, entries_.size()));
+  }
+  for (const Put& put : puts) static_cast<void>(enqueue(put_work(put, signal)));
+  return WrId{send_counts_.wqe - 1};
+}
+
 void VerbsDataPath::write(const Work& work, const WorkPlan& planned) {
   const std::uint64_t begin = send_counts_.wqe;
   const std::uint64_t last = begin + planned.entries - 1;
@@ -284,29 +296,44 @@ bool VerbsDataPath::finish_send(const ibv_wc& raw, IbvWc& wc) {
     return true;
   }
   if (done.silent) return false;
+  // The immediate value is the receiver's: drivers set the flag here too, without the value.
+  wc.wc_flags = wc.imm_data = 0;
   const bool brings_data =
       wc.opcode == IBV_WC_RDMA_READ || wc.opcode == IBV_WC_COMP_SWAP || wc.opcode == IBV_WC_FETCH_ADD;
   wc.byte_len = brings_data ? done.bytes : 0;
   return true;
 }
 
-int VerbsDataPath::poll_send(IbvWc& wc) {
-  ibv_wc raw{};
-  for (;;) {
+int VerbsDataPath::take_send(std::span<IbvWc> wcs) {
+  std::size_t taken = 0;
+  while (taken != wcs.size()) {
+    ibv_wc raw{};
     const int count = ibv_poll_cq(send_cq_, 1, &raw);
-    if (count <= 0) return count < 0 ? -EIO : 0;
-    if (finish_send(raw, wc)) return 1;
+    if (count == 0) break;
+    if (count < 0 && taken == 0) return -EIO;
+    if (count < 0) break;  // what was taken is not to be lost; the next call tells
+    if (finish_send(raw, wcs[taken])) ++taken;
   }
+  return static_cast<int>(taken);
 }
 
-int VerbsDataPath::poll_receive(IbvWc& wc) {
-  ibv_wc raw{};
-  const int count = ibv_poll_cq(receive_cq_, 1, &raw);
-  if (count <= 0) return count < 0 ? -EIO : 0;
+void VerbsDataPath::finish_receive(const ibv_wc& raw, IbvWc& wc) {
   wc = converted(raw);
   if (!wc.is_valid()) wc.opcode = IBV_WC_RECV;
   if (receive_counts_.cq < receive_counts_.wqe) ++receive_counts_.cq;
-  return 1;
+}
+
+int VerbsDataPath::take_receive(std::span<IbvWc> wcs) {
+  std::size_t taken = 0;
+  while (taken != wcs.size()) {
+    ibv_wc raw{};
+    const int count = ibv_poll_cq(receive_cq_, 1, &raw);
+    if (count == 0) break;
+    if (count < 0 && taken == 0) return -EIO;
+    if (count < 0) break;
+    finish_receive(raw, wcs[taken++]);
+  }
+  return static_cast<int>(taken);
 }
 
 Counters VerbsDataPath::send_counters() const {

@@ -21,11 +21,12 @@ class VerbsDataPath final : public DataPath {
 
   Result<WrId> enqueue(const Work& work) override;
   Result<WrId> post(const Work& work) override;
+  Result<WrId> enqueue_puts(std::span<const Put> puts, Signal signal) override;
   Result<void> ring_doorbell() override;
   Result<DoorBell> doorbell() const override;
   Result<WrId> receive(std::span<const RdmaBuffer> pieces) override;
-  int poll_send(IbvWc& wc) override;
-  int poll_receive(IbvWc& wc) override;
+  int take_send(std::span<IbvWc> wcs) override;
+  int take_receive(std::span<IbvWc> wcs) override;
   [[nodiscard]] Counters send_counters() const override;
   [[nodiscard]] Counters receive_counters() const override;
   Result<void> arm(PollTarget side, bool solicited_only) override;
@@ -51,6 +52,7 @@ class VerbsDataPath final : public DataPath {
   void write_entry(const Work& work, ibv_wr_opcode opcode, std::uint64_t remote_offset, std::uint64_t bytes,
                    PieceWalker& walker);
   bool finish_send(const ibv_wc& raw, IbvWc& wc);
+  void finish_receive(const ibv_wc& raw, IbvWc& wc);
 
   ibv_qp* const qp_;
   ibv_cq* const send_cq_;

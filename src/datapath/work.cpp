@@ -25,6 +25,33 @@ std::optional<Error> check_atomic(const Work& work) {
 
 }  // namespace
 
+Work transfer(mlx5::Opcode opcode, std::span<const RdmaBuffer> local, const RdmaBuffer& remote, Signal signal,
+              std::uint32_t imm) {
+  Work work;
+  work.opcode = opcode;
+  work.local = local;
+  work.remote = &remote;
+  work.signal = signal;
+  work.imm = imm;
+  return work;
+}
+
+Work put_work(const Put& put, Signal signal) {
+  return transfer(mlx5::Opcode::RdmaWrite, {&put.l, 1}, put.r, signal);
+}
+
+Result<std::uint64_t> entries_of(std::span<const Put> puts, Signal signal, const WorkLimits& limits,
+                                 std::uint64_t capacity) {
+  std::uint64_t entries = 0;
+  for (const Put& put : puts) {
+    const Result<WorkPlan> planned = plan(put_work(put, signal), limits);
+    if (!planned) return tl::unexpected(planned.error());
+    entries += planned->entries;
+    if (entries > capacity) return tl::unexpected(never_fits(entries, capacity));
+  }
+  return entries;
+}
+
 Result<WorkPlan> plan(const Work& work, const WorkLimits& limits) {
   if (is_atomic(work.opcode)) {
     if (const std::optional<Error> error = check_atomic(work)) return tl::unexpected(*error);

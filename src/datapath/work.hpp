@@ -15,6 +15,12 @@ struct WorkLimits {
   std::uint32_t max_inline = 0;
 };
 
+// A put, get or put with immediate.
+Work transfer(mlx5::Opcode opcode, std::span<const RdmaBuffer> local, const RdmaBuffer& remote, Signal signal,
+              std::uint32_t imm = 0);
+
+Work put_work(const Put& put, Signal signal);
+
 // How an operation is laid out.
 struct WorkPlan {
   std::uint64_t bytes = 0;
@@ -23,6 +29,9 @@ struct WorkPlan {
 
 // Refuses what can never be done.
 Result<WorkPlan> plan(const Work& work, const WorkLimits& limits);
+// The work queue entries of all of them together; more than `capacity` can never be done.
+Result<std::uint64_t> entries_of(std::span<const Put> puts, Signal signal, const WorkLimits& limits,
+                                 std::uint64_t capacity);
 std::optional<Error> check_receive(std::span<const RdmaBuffer> pieces, const WorkLimits& limits);
 
 Error not_connected();

@@ -8,9 +8,9 @@
 #include <string>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static constexpr std::array kVariables{"QPAIR_NIC_ADDRESS", "QPAIR_NIC_MTU",      "QPAIR_NIC_LOSS",
-                                         "QPAIR_NIC_DELAY",   "QPAIR_NIC_SEED",     "QPAIR_NIC_QUIET",
-                                         "QPAIR_NIC_ABI",     "QPAIR_NIC_INTERFACE"};
+  static constexpr std::array kVariables{"QPAIR_NIC_ADDRESS", "QPAIR_NIC_MTU",       "QPAIR_NIC_LOSS",
+                                         "QPAIR_NIC_DELAY",   "QPAIR_NIC_SEED",      "QPAIR_NIC_QUIET",
+                                         "QPAIR_NIC_ABI",     "QPAIR_NIC_INTERFACE", "QPAIR_NIC_LINK_LAYER"};
   if (size == 0) {
     return 0;
   }

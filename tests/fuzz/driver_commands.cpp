@@ -1,13 +1,16 @@
-// Any bytes through write() and ioctl(): an errno, never a crash, a leak or a hang.
+// Any bytes through write() and ioctl() of the device, and through write() of rdma_cm: an errno, never a
+// crash, a leak or a hang.
 //
 // The input is a list of records: one byte of what to do, two of how long, then the bytes. Commands are
 // copied to the end of a page with a hole behind it, so that a read too far shows. Words of the input that
 // look like small numbers are patched to be addresses of buffers that exist, or commands would hardly ever
 // get past their first pointer.
 
+#include <fcntl.h>
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/ib_user_verbs.h>
 #include <rdma/mlx5-abi.h>
+#include <rdma/rdma_user_cm.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,12 +21,16 @@
 #include <cstring>
 #include <memory>
 
+#include "softnic/driver/cm_file.hpp"
 #include "softnic/driver/file.hpp"
+#include "softnic/driver/scratch_directory.hpp"
 
 namespace {
 
+using qpair::softnic::driver::CmFile;
 using qpair::softnic::driver::File;
 using qpair::softnic::driver::FileTable;
+using qpair::softnic::driver::ScratchDirectory;
 
 constexpr std::size_t kPage = 4096;
 
@@ -49,6 +56,10 @@ class Arena {
 // A response goes where the command says, be it into the fuzzer's own heap: such addresses, which libFuzzer
 // finds by watching comparisons, are made to point nowhere.
 bool is_somebody_elses(std::uint64_t address) {
+  // Two small numbers side by side look like an address below this, where nothing lies but the sanitizer's
+  // shadow of addresses that nobody has.
+  constexpr std::uint64_t kLowest = std::uint64_t{1} << 43;
+  if (address < kLowest) return false;
   auto* const page =
       reinterpret_cast<void*>(static_cast<std::uintptr_t>(address & ~std::uint64_t{kPage - 1}));
   return msync(page, kPage, MS_ASYNC) == 0;
@@ -76,9 +87,8 @@ class Session {
     FileTable::instance().install(fd_, file_);
   }
   ~Session() {
-    FileTable::instance().remove(fd_);
-    file_.reset();
-    ::close(fd_);
+    close(fd_, file_);
+    if (cm_) close(cm_fd_, cm_);
     // Event descriptors that commands left behind.
     for (int fd = 3; fd < 256; ++fd) {
       if (!FileTable::instance().find(fd)) continue;
@@ -90,6 +100,15 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   File& file() { return *file_; }
+  // Opened when first wanted. Its events are there or not; nobody waits for them.
+  File& cm() {
+    static const auto scratch = ScratchDirectory::create();
+    if (cm_) return *cm_;
+    cm_fd_ = scratch ? CmFile::open(scratch->path(), cm_) : -1;
+    if (cm_fd_ < 0 || ::fcntl(cm_fd_, F_SETFL, O_NONBLOCK) != 0) std::abort();
+    FileTable::instance().install(cm_fd_, cm_);
+    return *cm_;
+  }
 
   static ib_uverbs_attr attribute(std::uint16_t id, const void* at, std::uint16_t size) {
     return {.attr_id = id,
@@ -99,12 +118,13 @@ class Session {
             .data = reinterpret_cast<std::uintptr_t>(at)};
   }
 
-  void get_context(bool legacy) {
+  void get_context(bool legacy, bool devx) {
     mlx5_ib_alloc_ucontext_req_v2 request{};
     mlx5_ib_alloc_ucontext_resp answer{};
     request.total_num_bfregs = 16;
     request.num_low_latency_bfregs = 4;
     request.max_cqe_version = 1;
+    request.flags = devx ? MLX5_IB_ALLOC_UCTX_DEVX : 0;
     request.lib_caps = legacy ? 0 : MLX5_LIB_CAP_DYN_UAR;
     const ib_uverbs_ioctl_hdr header{.length = sizeof(ib_uverbs_ioctl_hdr) + 2 * sizeof(ib_uverbs_attr),
                                      .object_id = UVERBS_OBJECT_DEVICE,
@@ -122,31 +142,58 @@ class Session {
   }
 
  private:
+  static void close(int fd, std::shared_ptr<File>& file) {
+    FileTable::instance().remove(fd);
+    file.reset();
+    ::close(fd);
+  }
+
   int fd_ = -1;
   std::shared_ptr<File> file_;
+  int cm_fd_ = -1;
+  std::shared_ptr<File> cm_;
 };
 
+// Makes the envelope fit, so that the handler is reached.
+void envelop_write(std::uint8_t* bytes, std::size_t& size) {
+  ib_uverbs_cmd_hdr header{};
+  if (size < sizeof header) return;
+  std::memcpy(&header, bytes, sizeof header);
+  header.command &= IB_USER_VERBS_CMD_COMMAND_MASK;
+  header.in_words = static_cast<std::uint16_t>(size / 4);
+  header.out_words = 64;
+  std::memcpy(bytes, &header, sizeof header);
+  size &= ~std::size_t{3};
+}
+
+void envelop_cm(std::uint8_t* bytes, std::size_t size) {
+  rdma_ucm_cmd_hdr header{};
+  if (size < sizeof header) return;
+  std::memcpy(&header, bytes, sizeof header);
+  header.cmd %= RDMA_USER_CM_CMD_JOIN_MCAST + 2;
+  header.in = static_cast<std::uint16_t>(size - sizeof header);
+  header.out = 512;
+  std::memcpy(bytes, &header, sizeof header);
+}
+
 void act(Session& session, unsigned what, std::uint8_t* bytes, std::size_t size) {
-  switch (what % 4) {
+  switch (what % 6) {
     case 0:
       static_cast<void>(session.file().write(bytes, size));
       return;
     case 1:
       static_cast<void>(session.file().ioctl(RDMA_VERBS_IOCTL, bytes));
       return;
-    case 2: {  // a write command whose word counts fit, so that the handlers are reached
-      if (size >= sizeof(ib_uverbs_cmd_hdr)) {
-        ib_uverbs_cmd_hdr header{};
-        std::memcpy(&header, bytes, sizeof header);
-        header.command &= IB_USER_VERBS_CMD_COMMAND_MASK;
-        header.in_words = static_cast<std::uint16_t>(size / 4);
-        header.out_words = 64;
-        std::memcpy(bytes, &header, sizeof header);
-        size &= ~std::size_t{3};
-      }
+    case 2:
+      envelop_write(bytes, size);
       static_cast<void>(session.file().write(bytes, size));
       return;
-    }
+    case 4:
+      envelop_cm(bytes, size);
+      [[fallthrough]];
+    case 5:
+      static_cast<void>(session.cm().write(bytes, size));
+      return;
     default: {
       std::uint64_t offset = 0;
       std::memcpy(&offset, bytes, std::min(size, sizeof offset));
@@ -168,7 +215,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const Arena arena;
   if (size == 0) return 0;
   Session session;
-  if ((data[0] & 1) != 0) session.get_context((data[0] & 2) != 0);
+  if ((data[0] & 1) != 0) session.get_context((data[0] & 2) != 0, (data[0] & 4) != 0);
   for (std::size_t at = 1; at + 3 <= size;) {
     const unsigned what = data[at];
     const std::size_t length =

@@ -18,10 +18,10 @@ import time
 import unittest
 
 QPAIR = None
-COMMANDS = ["demo", "run", "env", "devices", "doctor"]
+COMMANDS = ["demo", "run", "env", "devices", "bench", "doctor", "top"]
 NIC_VARIABLES = ["LD_PRELOAD"] + [
     "QPAIR_NIC_" + name
-    for name in "MTU ADDRESS INTERFACE LOSS DUPLICATE REORDER DELAY SEED CAPTURE STRICT QUIET".split()
+    for name in "MTU ADDRESS INTERFACE LOSS DUPLICATE REORDER DELAY SEED CAPTURE TRACE STRICT QUIET".split()
 ]
 
 
@@ -64,6 +64,7 @@ class Usage(CommandLine):
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertIn("Examples:", result.stdout)
             self.assertNotIn("demo-worker", result.stdout)
+            self.assertNotIn("bench-target", result.stdout)
             self.assertEqual(result.stderr, "")
 
     def test_version(self):
@@ -94,6 +95,7 @@ class Usage(CommandLine):
     def test_every_option_of_the_nic_is_checked_and_the_error_says_what_is_allowed(self):
         for option, value, words in [
             ("--mtu", "1500", ["1500", "4096"]),
+            ("--link-layer", "token-ring", ["token-ring", "infiniband"]),
             ("--loss", "2", ["'2'", "1%"]),
             ("--duplicate", "-1%", ["--duplicate"]),
             ("--reorder", "often", ["often", "1%"]),
@@ -105,6 +107,8 @@ class Usage(CommandLine):
             ("--interface", "nosuchif", ["nosuchif", "ip link"]),
             ("--capture", self.folder, ["directory"]),
             ("--capture", self.path("missing/a.pcapng"), ["missing"]),
+            ("--trace", self.folder, ["directory"]),
+            ("--trace", self.path("missing/a.json"), ["missing"]),
         ]:
             for command in (["run"], ["env"]):
                 with self.subTest([command, option, value]):
@@ -123,12 +127,13 @@ class Run(CommandLine):
         return dict(entry.split("=", 1) for entry in result.stdout.split("\0") if "=" in entry)
 
     def test_sets_what_the_nic_reads(self):
-        capture = self.path("packets.pcapng")
+        capture, trace = self.path("packets.pcapng"), self.path("timeline-%p.json")
         variables = self.variables_of(
-            *"--mtu 1024 --loss 1% --duplicate 0.02 --reorder 3% --delay 50us --seed 7 --strict --quiet".split(),
-            f"--capture={capture}", "--address=127.0.0.9",
+            *"--mtu 1024 --link-layer infiniband --loss 1% --duplicate 0.02 --reorder 3% --delay 50us --seed 7 --strict --quiet".split(),
+            f"--capture={capture}", f"--trace={trace}", "--address=127.0.0.9",
         )
         self.assertEqual(variables["QPAIR_NIC_MTU"], "1024")
+        self.assertEqual(variables["QPAIR_NIC_LINK_LAYER"], "infiniband")
         self.assertEqual(variables["QPAIR_NIC_LOSS"], "1%")
         self.assertEqual(variables["QPAIR_NIC_DUPLICATE"], "0.02")
         self.assertEqual(variables["QPAIR_NIC_REORDER"], "3%")
@@ -137,6 +142,7 @@ class Run(CommandLine):
         self.assertEqual(variables["QPAIR_NIC_STRICT"], "1")
         self.assertEqual(variables["QPAIR_NIC_QUIET"], "1")
         self.assertEqual(variables["QPAIR_NIC_CAPTURE"], capture)
+        self.assertEqual(variables["QPAIR_NIC_TRACE"], trace)
         self.assertEqual(variables["QPAIR_NIC_ADDRESS"], "127.0.0.9")
         self.assertRegex(variables["LD_PRELOAD"], r"/libqpair-softnic\.so$")
 
@@ -311,6 +317,11 @@ class Demo(CommandLine):
         result = qpair("demo", "--emulated", "--quiet", *"--loss 1% --duplicate 1% --reorder 1% --seed 7".split(),
                        "--file", self.path("data", os.urandom(1_000_000)), timeout=120)
         self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_the_server_stays_until_every_worker_has_its_last_acknowledgement(self):
+        for seed in "123":
+            result = qpair("demo", "--emulated", "--quiet", *"--loss 5% --size 4K --processes 9 --seed".split(), seed, timeout=120)
+            self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_captures_every_packet_in_one_file(self):
         capture = self.path("demo.pcapng")

@@ -44,6 +44,11 @@ inline RdmaDomain& shared_domain() {
   return domain;
 }
 
+// iWARP devices (the kernel's siw) are connected by librdmacm only.
+inline bool is_iwarp() {
+  return shared_domain().context()->device->transport_type == IBV_TRANSPORT_IWARP;
+}
+
 struct Side {
   explicit Side(std::size_t size = 1 << 20, const IbverbsConfig& config = {})
       : memory(MUST(shared_domain().allocate(size))),
@@ -69,6 +74,33 @@ inline void connect(Side& a, Side& b) {
   MUST(a.queue_pair.connect(of_b));
   MUST(b.queue_pair.connect(of_a));
 }
+
+// What is to be seen where queue pairs cannot be connected: a clear refusal that leaves the queue pair as it
+// was.
+inline void expect_connecting_is_refused() {
+  const Side a(4096);
+  Side b(4096);
+  const Result<void> refused = b.queue_pair.connect(MUST(a.queue_pair.get_qp_info()));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::unsupported);
+  EXPECT_NE(refused.error().message().find("is an iWARP device: those are connected by librdmacm only"),
+            std::string::npos)
+      << refused.error();
+  EXPECT_EQ(MUST(b.queue_pair.state()), IBV_QPS_RESET);
+  EXPECT_EQ(b.queue_pair.put(b.at(0, 8), a.at(0, 8)).error().code(), ErrorCode::not_connected);
+}
+
+// A test that needs connected queue pairs.
+#define CONNECTED_TEST(suite, name)                                                         \
+  void suite##_##name();                                                                    \
+  TEST(suite, name) {                                                                       \
+    if (is_iwarp()) {                                                                       \
+      expect_connecting_is_refused();                                                       \
+      GTEST_SKIP() << "iWARP queue pairs are connected by librdmacm, and this one said so"; \
+    }                                                                                       \
+    suite##_##name();                                                                       \
+  }                                                                                         \
+  void suite##_##name()
 
 struct Pair {
   explicit Pair(const IbverbsConfig& config = {}, std::size_t size = 1 << 20)

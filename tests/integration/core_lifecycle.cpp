@@ -1,9 +1,16 @@
 // Making, connecting, failing, resetting and destroying queue pairs.
 #include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <filesystem>
+#include <fstream>
 
 #include "src/queue_pair_state.hpp"
 #include "tests/integration/core_fixture.hpp"
@@ -32,7 +39,7 @@ TEST(Creation, StartsInResetWithAutomaticFieldsChosen) {
   const RdmaQpInfo info = MUST(side.queue_pair.get_qp_info());
   EXPECT_EQ(info.qp_num, side.queue_pair.qp()->qp_num);
   ASSERT_TRUE(info.gid);
-  EXPECT_TRUE(info.gid->is_ipv4_mapped());
+  EXPECT_EQ(info.gid->is_ipv4_mapped(), !is_iwarp());
   EXPECT_EQ(info.psn, config.psn);
   EXPECT_EQ(info.generation, 0);
 }
@@ -101,6 +108,19 @@ TEST(Creation, AnOutOfRangeConfigurationNamesFieldAndLimit) {
   EXPECT_EQ(RdmaQueuePair::create(nullptr, nullptr).error().code(), ErrorCode::invalid_argument);
 }
 
+TEST(Creation, MoreThanThisDeviceAllowsIsRefusedWithTheLimit) {
+  const auto most =
+      static_cast<std::uint32_t>(MUST(RdmaDevice::find(shared_domain().device_name())).max_qp_wr);
+  IbverbsConfig config;
+  config.max_recv_wr = most + 1;
+  const Result<RdmaQueuePair> refused = RdmaQueuePair::create(shared_domain(), config);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+  const std::string expected =
+      "max_recv_wr is " + std::to_string(most + 1) + "; this device allows 1 to " + std::to_string(most);
+  EXPECT_NE(refused.error().message().find(expected), std::string::npos) << refused.error();
+}
+
 TEST(Creation, LargestAndSmallestConfigurationsWork) {
   if (!is_mlx5(Side().queue_pair)) GTEST_SKIP() << "limits are those of an mlx5";
   IbverbsConfig small;
@@ -122,7 +142,7 @@ TEST(Creation, LargestAndSmallestConfigurationsWork) {
   }
 }
 
-TEST(Creation, ManyComeAndGoWithoutADescriptorLeft) {
+CONNECTED_TEST(Creation, ManyComeAndGoWithoutADescriptorLeft) {
   const auto descriptors = [] {
     const std::filesystem::directory_iterator open("/proc/self/fd");
     return std::distance(begin(open), end(open));
@@ -160,6 +180,121 @@ TEST(Memory, RegisteredBytesAreTheProgramsOwn) {
   EXPECT_FALSE(shared_domain().register_buffer(reinterpret_cast<void*>(0x1000), 4096));
 }
 
+// The file behind an address, as another process would open it: its line of /proc/self/maps has the device
+// and the inode.
+std::optional<int> descriptor_of(const void* address) {
+  std::ifstream maps("/proc/self/maps");
+  unsigned long inode = 0;
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    unsigned long found = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx %*s %*s %*s %lu", &begin, &end, &found) != 3) continue;
+    const auto at = reinterpret_cast<std::uintptr_t>(address);
+    if (begin <= at && at < end) inode = found;
+  }
+  for (const auto& open : std::filesystem::directory_iterator("/proc/self/fd")) {
+    struct stat status {};
+    const int fd = std::stoi(open.path().filename());
+    if (fstat(fd, &status) == 0 && status.st_ino == inode && inode != 0) return fd;
+  }
+  return {};
+}
+
+TEST(Memory, AllocatedBytesCanBeMappedElsewhere) {
+  for (const std::size_t size : {std::size_t{4096}, std::size_t{100}, std::size_t{4} << 20}) {
+    const MemoryRegion region = MUST(shared_domain().allocate(size));
+    ASSERT_EQ(region.bytes().size(), size);
+    EXPECT_EQ(region.buffer().addr % 4096, 0);
+    EXPECT_EQ(std::count(region.bytes().begin(), region.bytes().end(), std::byte{}), size);
+    const std::optional<int> file = descriptor_of(region.data());
+    ASSERT_TRUE(file);
+    EXPECT_NE(fcntl(*file, F_GETFD) & FD_CLOEXEC, 0);
+    void* const view = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, *file, 0);
+    ASSERT_NE(view, MAP_FAILED);
+    region.bytes()[size - 1] = std::byte{7};
+    EXPECT_EQ(static_cast<std::byte*>(view)[size - 1], std::byte{7});
+    munmap(view, size);
+  }
+}
+
+TEST(Memory, TheFileBehindAllocatedBytesIsClosedWithThem) {
+  std::optional<MemoryRegion> region = MUST(shared_domain().allocate(4096));
+  const std::optional<int> file = descriptor_of(region->data());
+  ASSERT_TRUE(file);
+  MemoryRegion moved = std::move(*region);
+  region.reset();
+  EXPECT_NE(fcntl(*file, F_GETFD), -1);
+  moved = MUST(shared_domain().allocate(4096));
+  EXPECT_EQ(fcntl(*file, F_GETFD), -1);
+}
+
+// As from a device of the kernel's: programs end the thread that waits for asynchronous events so.
+TEST(Events, AThreadThatWaitsForOneCanBeCancelled) {
+  ibv_context* const context = shared_domain().context();
+  pthread_t thread{};
+  ASSERT_EQ(pthread_create(
+                &thread, nullptr,
+                [](void* of) -> void* {
+                  ibv_async_event event{};
+                  ibv_get_async_event(static_cast<ibv_context*>(of), &event);
+                  return nullptr;
+                },
+                context),
+            0);
+  ASSERT_EQ(pthread_cancel(thread), 0);
+  void* result = nullptr;
+  ASSERT_EQ(pthread_join(thread, &result), 0);
+  EXPECT_EQ(result, PTHREAD_CANCELED);
+}
+
+TEST(Memory, AllocatingWorksWithoutADescriptor) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP()
+      << "UndefinedBehaviorSanitizer looks at objects through a pipe, for which it needs descriptors";
+#endif
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const RdmaDomain& domain = shared_domain();
+  rlimit none = limit;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const Result<MemoryRegion> region = domain.allocate(4096);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  ASSERT_TRUE(region) << region.error();
+  EXPECT_EQ(region->bytes()[4095], std::byte{});
+}
+
+TEST(Memory, AllocatingNothingOrMoreThanThereIsSaysSo) {
+  EXPECT_EQ(shared_domain().allocate(0).error().code(), ErrorCode::invalid_argument);
+  for (const std::size_t size : {~std::size_t{0}, std::size_t{1} << 62, std::size_t{1} << 47}) {
+    const Result<MemoryRegion> refused = shared_domain().allocate(size);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::out_of_resources);
+    EXPECT_NE(refused.error().message().find(fmt::format("cannot allocate {} bytes: this machine has", size)),
+              std::string::npos)
+        << refused.error();
+  }
+}
+
+// Shared with the child, so the pages stay where the NIC knows them, whoever writes first after a fork.
+CONNECTED_TEST(Memory, AllocatedBytesStayWithTheNicAfterAFork) {
+  Pair pair;
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    pair.a.memory.bytes()[0] = std::byte{2};
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  pair.a.memory.bytes()[1] = std::byte{3};
+  MUST(pair.a.queue_pair.put(pair.a.at(0, 2), pair.b.at(0, 2)));
+  EXPECT_TRUE(wait_for(pair.a.queue_pair, PollTarget::Send).is_valid());
+  EXPECT_EQ(pair.b.memory.bytes()[0], std::byte{2});
+  EXPECT_EQ(pair.b.memory.bytes()[1], std::byte{3});
+}
+
 TEST(Memory, WhatIsNoDmaBufIsRefused) {
   const int fd = open("/dev/null", O_RDWR);
   EXPECT_FALSE(shared_domain().register_dmabuf(fd, 0, 4096, 0));
@@ -176,7 +311,7 @@ TEST(Connecting, PostingComesAfterIt) {
   EXPECT_COUNTERS(side.queue_pair, recv, 0, 0, 0);
 }
 
-TEST(Connecting, TakesTheSmallerMtu) {
+CONNECTED_TEST(Connecting, TakesTheSmallerMtu) {
   IbverbsConfig config;
   config.path_mtu = IBV_MTU_1024;
   Side a(4096, config);
@@ -191,7 +326,7 @@ TEST(Connecting, TakesTheSmallerMtu) {
   }
 }
 
-TEST(Connecting, TwiceToTheSamePeerIsNothingAndToAnotherAnError) {
+CONNECTED_TEST(Connecting, TwiceToTheSamePeerIsNothingAndToAnotherAnError) {
   Pair pair;
   const RdmaQpInfo peer = MUST(pair.b.queue_pair.get_qp_info());
   EXPECT_TRUE(pair.a.queue_pair.connect(peer));
@@ -202,7 +337,7 @@ TEST(Connecting, TwiceToTheSamePeerIsNothingAndToAnotherAnError) {
   EXPECT_TRUE(wait_for(pair.a.queue_pair, PollTarget::Send).is_valid());
 }
 
-TEST(Connecting, AnErrorNamesStepAndAttributeAndLeavesReset) {
+CONNECTED_TEST(Connecting, AnErrorNamesStepAndAttributeAndLeavesReset) {
   Side side;
   RdmaQpInfo peer = MUST(Side().queue_pair.get_qp_info());
   peer.gid.reset();
@@ -222,7 +357,7 @@ TEST(Connecting, AnErrorNamesStepAndAttributeAndLeavesReset) {
 
 // --- Failing ---
 
-TEST(Failing, WrongRkeyIsRemoteAccessThenEverythingIsFlushed) {
+CONNECTED_TEST(Failing, WrongRkeyIsRemoteAccessThenEverythingIsFlushed) {
   Pair pair;
   const RdmaBuffer wrong = with_rkey(pair.b.at(0, 64), 0xdead00);
   MUST(pair.a.queue_pair.put(pair.a.at(0, 64), pair.b.at(0, 64)));
@@ -254,7 +389,7 @@ TEST(Failing, WrongRkeyIsRemoteAccessThenEverythingIsFlushed) {
             ErrorCode::not_connected);
 }
 
-TEST(Failing, PollingReturnsTheFailureAsAnErrorWithItsCompletion) {
+CONNECTED_TEST(Failing, PollingReturnsTheFailureAsAnErrorWithItsCompletion) {
   Pair pair;
   const WrId id = MUST(pair.a.queue_pair.put(pair.a.at(0, 64), with_rkey(pair.b.at(0, 64), 0)));
   Result<std::optional<IbvWc>> polled = std::optional<IbvWc>{};
@@ -273,7 +408,7 @@ TEST(Failing, PollingReturnsTheFailureAsAnErrorWithItsCompletion) {
   EXPECT_FALSE(MUST(pair.a.queue_pair.poll_send_completion()));
 }
 
-TEST(Failing, WrongLkeyIsLocalProtection) {
+CONNECTED_TEST(Failing, WrongLkeyIsLocalProtection) {
   Pair pair;
   RdmaBuffer wrong = pair.a.at(0, 64);
   wrong.lkey = 0xdead00;
@@ -287,7 +422,7 @@ TEST(Failing, WrongLkeyIsLocalProtection) {
   }
 }
 
-TEST(Failing, ASendThatIsTooLongFailsOnBothSides) {
+CONNECTED_TEST(Failing, ASendThatIsTooLongFailsOnBothSides) {
   Pair pair;
   MUST(pair.b.queue_pair.recv(pair.b.at(0, 10)));
   MUST(pair.a.queue_pair.send(pair.a.at(0, 20)));
@@ -301,7 +436,7 @@ TEST(Failing, ASendThatIsTooLongFailsOnBothSides) {
   EXPECT_TRUE(received.is_receive());
 }
 
-TEST(Failing, PendingReceivesAreFlushed) {
+CONNECTED_TEST(Failing, PendingReceivesAreFlushed) {
   Pair pair;
   for (int i = 0; i != 3; ++i) MUST(pair.a.queue_pair.recv(pair.a.at(0, 8)));
   MUST(pair.a.queue_pair.put(pair.a.at(0, 64), with_rkey(pair.b.at(0, 64), 0)));
@@ -316,7 +451,7 @@ TEST(Failing, PendingReceivesAreFlushed) {
 
 // --- Resetting ---
 
-TEST(Resetting, MakesAFailedPairUsableAgain) {
+CONNECTED_TEST(Resetting, MakesAFailedPairUsableAgain) {
   Pair pair;
   for (int round = 0; round != 5; ++round) {
     MUST(pair.a.queue_pair.put(pair.a.at(0, 64), with_rkey(pair.b.at(0, 64), 0)));
@@ -347,7 +482,7 @@ TEST(Resetting, MakesAFailedPairUsableAgain) {
   }
 }
 
-TEST(Resetting, OldCompletionsAreNotTakenForNewOnes) {
+CONNECTED_TEST(Resetting, OldCompletionsAreNotTakenForNewOnes) {
   Pair pair;
   for (int i = 0; i != 10; ++i) MUST(pair.a.queue_pair.put(pair.a.at(0, 8), pair.b.at(0, 8)));
   MUST(pair.a.queue_pair.reset());  // some have completed by now, some have not
@@ -361,7 +496,7 @@ TEST(Resetting, OldCompletionsAreNotTakenForNewOnes) {
 
 // --- Indices that start near where they wrap ---
 
-TEST(Wrapping, CountersGoOnBeyondThirtyTwoBits) {
+CONNECTED_TEST(Wrapping, CountersGoOnBeyondThirtyTwoBits) {
   // On a device the 16 bits that the hardware sees start at 0.
   constexpr std::uint64_t kStart = (std::uint64_t{1} << 32) - 65'536;
   Side b;
@@ -384,7 +519,7 @@ TEST(Wrapping, CountersGoOnBeyondThirtyTwoBits) {
 
 // --- Handles ---
 
-TEST(Handles, CopiesShareCountersAndCompletions) {
+CONNECTED_TEST(Handles, CopiesShareCountersAndCompletions) {
   Pair pair;
   RdmaQueuePair copy = pair.a.queue_pair;
   MUST(copy.put(pair.a.at(0, 8), pair.b.at(0, 8)));
@@ -411,7 +546,7 @@ TEST(Handles, TheLastOneDestroysTheQueuePair) {
   EXPECT_EQ(gone.error().code(), ErrorCode::foreign_process);
 }
 
-TEST(Handles, SerialisedOnesComeBackAliveInThisProcess) {
+CONNECTED_TEST(Handles, SerialisedOnesComeBackAliveInThisProcess) {
   Pair pair;
   for (const Format format : {Format::Json, Format::Cbor}) {
     RdmaQueuePair again = MUST(deserialize<RdmaQueuePair>(serialize(pair.a.queue_pair, format)));
@@ -458,7 +593,7 @@ TEST(Devices, AreListedWithPortsAndGids) {
   ASSERT_EQ(device.ports.size(), 1);
   EXPECT_TRUE(device.ports[0].is_active());
   EXPECT_EQ(device.ports[0].link_layer, LinkLayer::Ethernet);
-  EXPECT_TRUE(device.ports[0].gid.is_ipv4_mapped());
+  EXPECT_EQ(device.ports[0].gid.is_ipv4_mapped(), !is_iwarp());
   EXPECT_EQ(MUST(RdmaDevice::find(device.name)), device);
   EXPECT_EQ(MUST(RdmaDevice::first_available()), device);
   EXPECT_EQ(MUST(deserialize<RdmaDevice>(serialize(device, Format::Cbor))), device);

@@ -8,7 +8,7 @@
 namespace qpair::test {
 namespace {
 
-TEST(Operations, PutMovesBytes) {
+CONNECTED_TEST(Operations, PutMovesBytes) {
   Pair pair;
   for (const std::uint64_t size : {1ULL, 7ULL, 64ULL, 4096ULL, 4097ULL, 300'000ULL}) {
     pair.a.fill(0, size, static_cast<unsigned>(size));
@@ -24,7 +24,7 @@ TEST(Operations, PutMovesBytes) {
   EXPECT_COUNTERS(pair.b.queue_pair, recv, 0, 0, 0);
 }
 
-TEST(Operations, GetBringsBytes) {
+CONNECTED_TEST(Operations, GetBringsBytes) {
   Pair pair;
   pair.b.fill(5, 70'000, 3);
   MUST(pair.a.queue_pair.get(pair.a.at(0, 70'000), pair.b.at(5, 70'000)));
@@ -35,7 +35,7 @@ TEST(Operations, GetBringsBytes) {
   EXPECT_TRUE(pair.a.same(pair.b, 0, 5, 70'000));
 }
 
-TEST(Operations, PutWithRecvNotifiesThePeer) {
+CONNECTED_TEST(Operations, PutWithRecvNotifiesThePeer) {
   Pair pair;
   const WrId receive = MUST(pair.b.queue_pair.recv(pair.b.at(0, 0)));
   pair.a.fill(0, 5000, 9);
@@ -55,7 +55,7 @@ TEST(Operations, PutWithRecvNotifiesThePeer) {
   EXPECT_COUNTERS(pair.b.queue_pair, recv, 1, 1, 1);
 }
 
-TEST(Operations, ZeroBytesAreAValidPutAndNotification) {
+CONNECTED_TEST(Operations, ZeroBytesAreAValidPutAndNotification) {
   Pair pair;
   MUST(pair.b.queue_pair.recv(pair.b.at(0, 0), RdmaBuffer{}));
   MUST(pair.a.queue_pair.put(pair.a.at(0, 0), pair.b.at(0, 0)));
@@ -65,7 +65,7 @@ TEST(Operations, ZeroBytesAreAValidPutAndNotification) {
   EXPECT_EQ(wait_for(pair.b.queue_pair, PollTarget::Recv).imm_data, 7);
 }
 
-TEST(Operations, SendFillsTheReceiveThatWasPosted) {
+CONNECTED_TEST(Operations, SendFillsTheReceiveThatWasPosted) {
   IbverbsConfig config;
   config.max_recv_sge = 2;
   Pair pair(config);
@@ -87,7 +87,7 @@ TEST(Operations, SendFillsTheReceiveThatWasPosted) {
   EXPECT_EQ(wait_for(pair.a.queue_pair, PollTarget::Send).opcode, IBV_WC_SEND);
 }
 
-TEST(Operations, InlineDataIsFreeAgainAtOnce) {
+CONNECTED_TEST(Operations, InlineDataIsFreeAgainAtOnce) {
   IbverbsConfig config;
   config.max_inline_data = 200;
   Pair pair(config);
@@ -107,7 +107,7 @@ TEST(Operations, InlineDataIsFreeAgainAtOnce) {
             ErrorCode::invalid_argument);
 }
 
-TEST(Operations, PiecesAreGatheredAndScattered) {
+CONNECTED_TEST(Operations, PiecesAreGatheredAndScattered) {
   IbverbsConfig config;
   config.max_send_sge = 30;
   Pair pair(config);
@@ -127,7 +127,7 @@ TEST(Operations, PiecesAreGatheredAndScattered) {
   EXPECT_TRUE(pair.a.same(pair.b, 0, 0, total));
 }
 
-TEST(Operations, AtomicsChangeTheWordAndReturnWhatWasThere) {
+CONNECTED_TEST(Operations, AtomicsChangeTheWordAndReturnWhatWasThere) {
   Pair pair;
   auto* word = reinterpret_cast<std::uint64_t*>(pair.b.memory.data() + 8);
   const auto* before = reinterpret_cast<const std::uint64_t*>(pair.a.memory.data());
@@ -148,7 +148,7 @@ TEST(Operations, AtomicsChangeTheWordAndReturnWhatWasThere) {
   EXPECT_EQ(*word, 1);
 }
 
-TEST(Operations, LocalLongerThanRemoteIsRefused) {
+CONNECTED_TEST(Operations, LocalLongerThanRemoteIsRefused) {
   Pair pair;
   EXPECT_EQ(pair.a.queue_pair.put(pair.a.at(0, 9), pair.b.at(0, 8)).error().code(),
             ErrorCode::invalid_argument);
@@ -159,7 +159,7 @@ TEST(Operations, LocalLongerThanRemoteIsRefused) {
 
 // --- Ringing ---
 
-TEST(Ringing, WhatWasNotRungDoesNotRun) {
+CONNECTED_TEST(Ringing, WhatWasNotRungDoesNotRun) {
   Pair pair;
   pair.a.fill(0, 8, 1);
   MUST(pair.a.queue_pair.enqueue_put(pair.a.at(0, 8), pair.b.at(0, 8)));
@@ -178,7 +178,7 @@ TEST(Ringing, WhatWasNotRungDoesNotRun) {
   EXPECT_COUNTERS(pair.a.queue_pair, send, 1, 1, 1);
 }
 
-TEST(Ringing, PutAndEnqueueMixFreely) {
+CONNECTED_TEST(Ringing, PutAndEnqueueMixFreely) {
   Pair pair;
   pair.a.fill(0, 4096, 8);
   std::vector<WrId> ids;
@@ -211,7 +211,7 @@ TEST(Ringing, PutAndEnqueueMixFreely) {
   EXPECT_COUNTERS(pair.a.queue_pair, send, 64, 64, 64);
 }
 
-TEST(Ringing, SomebodyElseCanRingTheDoorbell) {
+CONNECTED_TEST(Ringing, SomebodyElseCanRingTheDoorbell) {
   Pair pair;
   if (!is_mlx5(pair.a.queue_pair)) {
     EXPECT_EQ(pair.a.queue_pair.get_doorbell().error().code(), ErrorCode::unsupported);
@@ -229,7 +229,7 @@ TEST(Ringing, SomebodyElseCanRingTheDoorbell) {
   EXPECT_TRUE(pair.a.same(pair.b, 0, 0, 16));
 }
 
-TEST(Ringing, FullQueueIsRefusedAndGoesOnAfterPolling) {
+CONNECTED_TEST(Ringing, FullQueueIsRefusedAndGoesOnAfterPolling) {
   IbverbsConfig config;
   config.max_send_wr = 16;
   Pair pair(config);
@@ -251,7 +251,7 @@ TEST(Ringing, FullQueueIsRefusedAndGoesOnAfterPolling) {
   EXPECT_TRUE(wait_for(pair.a.queue_pair, PollTarget::Send).is_valid());
 }
 
-TEST(Ringing, UnsignaledWorkCompletesInSilence) {
+CONNECTED_TEST(Ringing, UnsignaledWorkCompletesInSilence) {
   Pair pair;
   pair.a.fill(0, 1000, 6);
   for (int i = 0; i != 5000; ++i) {
@@ -278,7 +278,7 @@ TEST(Ringing, UnsignaledWorkCompletesInSilence) {
   EXPECT_TRUE(pair.a.same(pair.b, 0, 0, 1000));
 }
 
-TEST(Ringing, MoreThan65536OperationsInBatches) {
+CONNECTED_TEST(Ringing, MoreThan65536OperationsInBatches) {
   Pair pair;
   std::uint64_t done = 0;
   auto* word = reinterpret_cast<std::uint64_t*>(pair.a.memory.data());
@@ -298,7 +298,7 @@ TEST(Ringing, MoreThan65536OperationsInBatches) {
   EXPECT_COUNTERS(pair.a.queue_pair, send, 70'400, 70'400, 70'400);
 }
 
-TEST(Ringing, MoreThan65536Receives) {
+CONNECTED_TEST(Ringing, MoreThan65536Receives) {
   Pair pair;
   constexpr std::uint64_t kBatch = 100;
   for (std::uint64_t first = 0; first != 66'000; first += kBatch) {
@@ -321,7 +321,7 @@ TEST(Ringing, MoreThan65536Receives) {
 
 // --- Completions ---
 
-TEST(Completions, ManyAreTakenAtOnce) {
+CONNECTED_TEST(Completions, ManyAreTakenAtOnce) {
   Pair pair;
   for (std::uint64_t i = 0; i != 32; ++i) MUST(pair.a.queue_pair.put(pair.a.at(0, 8), pair.b.at(0, 8)));
   std::vector<IbvWc> all;
@@ -336,7 +336,38 @@ TEST(Completions, ManyAreTakenAtOnce) {
   for (std::uint64_t i = 0; i != 32; ++i) EXPECT_EQ(all[i].wr_id, WrId{i});
 }
 
-TEST(Completions, BothSidesTakeTurns) {
+CONNECTED_TEST(Completions, OfAllKindsAreTakenInOrder) {
+  Pair pair;
+  std::byte word[8]{};
+  for (int i = 0; i != 3; ++i) MUST(pair.a.queue_pair.enqueue_put(pair.a.at(0, 8), pair.b.at(0, 8)));
+  MUST(pair.a.queue_pair.enqueue_get(pair.a.at(64, 16), pair.b.at(64, 16)));
+  MUST(pair.a.queue_pair.enqueue_put_inline(word, pair.b.at(8, 8)));
+  MUST(pair.a.queue_pair.enqueue_put(pair.a.at(0, 0), pair.b.at(0, 8)));
+  RdmaBuffer wrong = pair.b.at(0, 8);
+  wrong.rkey ^= 0x100;
+  MUST(pair.a.queue_pair.enqueue_put(pair.a.at(0, 8), wrong));
+  MUST(pair.a.queue_pair.enqueue_put(pair.a.at(0, 8), pair.b.at(0, 8)));
+  MUST(pair.a.queue_pair.ring_doorbell());
+  EXPECT_EQ(MUST(pair.a.queue_pair.poll_completions(PollTarget::Send, {})), 0);
+  std::vector<IbvWc> some(64);
+  std::vector<IbvWc> all;
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (all.size() != 8 && std::chrono::steady_clock::now() < deadline) {
+    const std::size_t count = MUST(pair.a.queue_pair.poll_completions(PollTarget::Send, some));
+    all.insert(all.end(), some.begin(), some.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+  ASSERT_EQ(all.size(), 8);
+  for (std::uint64_t i = 0; i != 8; ++i) {
+    EXPECT_EQ(all[i].wr_id, WrId{i});
+    EXPECT_EQ(all[i].is_valid(), i < 6);
+  }
+  EXPECT_EQ(all[3].opcode, IBV_WC_RDMA_READ);
+  EXPECT_EQ(all[3].byte_len, 16);
+  EXPECT_EQ(all[6].status, IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(all[7].status, IBV_WC_WR_FLUSH_ERR);
+}
+
+CONNECTED_TEST(Completions, BothSidesTakeTurns) {
   Pair pair;
   constexpr int kEach = 20;
   for (int i = 0; i != kEach; ++i) MUST(pair.b.queue_pair.recv(pair.b.at(0, 8)));
@@ -356,7 +387,7 @@ TEST(Completions, BothSidesTakeTurns) {
   EXPECT_EQ(receives, kEach);
 }
 
-TEST(Completions, CanBeWaitedForWithoutPolling) {
+CONNECTED_TEST(Completions, CanBeWaitedForWithoutPolling) {
   IbverbsConfig config;
   config.completion_events = true;
   Pair pair(config);
@@ -381,7 +412,7 @@ TEST(Completions, CanBeWaitedForWithoutPolling) {
   }
 }
 
-TEST(Completions, EventsHaveToBeAskedForAtCreation) {
+CONNECTED_TEST(Completions, EventsHaveToBeAskedForAtCreation) {
   Pair pair;
   EXPECT_EQ(pair.a.queue_pair.completion_fd().error().code(), ErrorCode::unsupported);
   EXPECT_EQ(pair.a.queue_pair.arm(PollTarget::Both).error().code(), ErrorCode::unsupported);

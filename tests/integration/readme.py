@@ -44,7 +44,8 @@ class Readme(unittest.TestCase):
         self.assertEqual(self.run_program("example-two_processes"), "notice 42: hello from the other process\n")
 
     def test_links_lead_somewhere(self):
-        for document in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/design.md", "docs/emulated-nic.md"]:
+        for document in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/design.md", "docs/emulated-nic.md",
+                         "docs/observing.md"]:
             folder = os.path.dirname(os.path.join(ROOT, document))
             for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text_of(document)):
                 if not target.startswith("http"):

@@ -31,7 +31,7 @@ void Channel::send(const nlohmann::json& message) {
   while (sent < line.size()) {
     const ssize_t count = ::send(fd_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw Failure(fmt::format("cannot report to the demo: {}", std::strerror(errno)));
+    if (count < 0) throw Failure(fmt::format("cannot send to the other process: {}", std::strerror(errno)));
     sent += static_cast<std::size_t>(count);
   }
 }
@@ -52,6 +52,7 @@ void Channel::read_available() {
       lines_.push_back(partial_.substr(start, end - start));
     }
     partial_.erase(0, start);
+    if (partial_.size() > kMaxLine) throw Failure("the other process sends a line without end");
   }
 }
 
@@ -61,7 +62,7 @@ std::optional<nlohmann::json> Channel::receive() {
   const std::string line = std::move(lines_.front());
   lines_.pop_front();
   nlohmann::json message = nlohmann::json::parse(line, nullptr, false);
-  if (!message.is_object()) throw Failure("a process of the demo sent a line that is not a JSON object");
+  if (!message.is_object()) throw Failure("the other process sent a line that is not a JSON object");
   return message;
 }
 
@@ -69,7 +70,7 @@ nlohmann::json Channel::wait(std::chrono::milliseconds timeout, const std::strin
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
     if (auto message = receive()) return *std::move(message);
-    if (ended()) throw Failure(fmt::format("the demo ended while I waited for {}", what));
+    if (ended()) throw Failure(fmt::format("the other process ended while {} was awaited", what));
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left.count() <= 0) throw Failure(fmt::format("no {} within {} ms", what, timeout.count()));

@@ -1,7 +1,6 @@
 #pragma once
-// Messages between the process that runs a demo and the processes that it started: one JSON object a line,
-// over a socket pair. Both ends are this same binary, so a message that does not parse is a bug or a
-// stranger: a Failure.
+// Messages between the processes of a command: one JSON object a line, over a connected stream socket. Both
+// ends are this same binary, so a message that does not parse is a bug or a stranger: a Failure.
 
 #include <chrono>
 #include <deque>
@@ -13,6 +12,8 @@ namespace qpair::tool {
 
 class Channel {
  public:
+  static constexpr std::size_t kMaxLine = std::size_t{64} << 20;  // bytes; longer is a Failure
+
   Channel() = default;
   explicit Channel(int fd) : fd_(fd) {}  // owns fd
   ~Channel();

@@ -14,18 +14,19 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
 #include <qpair/qpair.hpp>
 #include <vector>
 
+#include "available_memory.hpp"
 #include "command.hpp"
 #include "demo.hpp"
 #include "emulated_nic.hpp"
 #include "failure.hpp"
 #include "latencies.hpp"
+#include "nic_choice.hpp"
 #include "process.hpp"
 #include "progress.hpp"
 #include "table.hpp"
@@ -34,13 +35,10 @@
 namespace qpair::tool {
 namespace {
 
-struct DemoOptions {
+struct DemoOptions : ProcessOptions {
   std::string file;
   std::string size;
-  std::string device;
   unsigned processes = 3;
-  unsigned timeout_seconds = kDefaultTimeoutSeconds;
-  bool emulated = false;
   NicOptions nic;
 };
 
@@ -68,11 +66,7 @@ Source choose_source(const DemoOptions& options) {
 }
 
 void check_memory(std::uint64_t size, unsigned workers) {
-  std::ifstream file("/proc/meminfo");
-  std::uint64_t available = 0;
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("MemAvailable:")) available = std::strtoull(line.c_str() + 13, nullptr, 10) * 1024;
-  }
+  const std::uint64_t available = available_memory();
   // The server's bytes, and for each worker its copy and the place that it puts them back to.
   const std::uint64_t needed = size * (1 + 2 * std::uint64_t{workers});
   if (available != 0 && needed > available) {
@@ -80,38 +74,6 @@ void check_memory(std::uint64_t size, unsigned workers) {
         "{} for each of {} workers needs {} of memory, and {} are available: take a smaller --size",
         format_size(size), workers, format_size(needed), format_size(available)));
   }
-}
-
-struct Choice {
-  bool emulated;
-  std::string device;  // empty: the first one
-};
-
-Choice emulated_nic(const std::string& why, const std::string& device) {
-  fmt::print("{}every process gets an emulated mlx5 NIC of its own.\n", why);
-  return {true, device};
-}
-
-bool has_active_port(const RdmaDevice& device) {
-  return std::any_of(device.ports.begin(), device.ports.end(),
-                     [](const RdmaPort& port) { return port.is_active(); });
-}
-
-// A real device when there is one, or when it was asked for by name.
-Choice choose_nic(const DemoOptions& options) {
-  if (options.emulated || on_emulated_nic()) return emulated_nic("As asked: ", options.device);
-  const bool named = !options.device.empty();
-  const auto device = named ? RdmaDevice::find(options.device) : RdmaDevice::first_available();
-  if (!device && named)
-    throw Failure(fmt::format("--device {}: {}", options.device, device.error().message()));
-  if (!device && device.error().code() == ErrorCode::no_device)
-    return emulated_nic("No RDMA device here: ", "");
-  if (!device) return emulated_nic(fmt::format("No use of RDMA here ({}): ", device.error().message()), "");
-  if (!has_active_port(*device) && !named) {
-    return emulated_nic(fmt::format("{} has no active port: ", device->name), "");
-  }
-  fmt::print("On {}, a real device. (--emulated takes the emulated NIC.)\n", device->name);
-  return {false, device->name};
 }
 
 int listen_on_loopback(std::uint16_t& port) {
@@ -135,7 +97,7 @@ int listen_on_loopback(std::uint16_t& port) {
 
 class Demo {
  public:
-  Demo(const DemoOptions& options, Source source, const Choice& choice)
+  Demo(const DemoOptions& options, Source source, const NicChoice& choice)
       : plan_(source.size),
         source_(std::move(source)),
         timeout_(options.timeout_seconds),
@@ -146,7 +108,7 @@ class Demo {
   void run();
 
  private:
-  void start(const DemoOptions& options, const Choice& choice);
+  void start(const DemoOptions& options, const NicChoice& choice);
   void run_phase(Phase phase);
   void finish();
   void wait_for_news();
@@ -172,7 +134,7 @@ class Demo {
   std::string doing_ = "the processes start";
 };
 
-void Demo::start(const DemoOptions& options, const Choice& choice) {
+void Demo::start(const DemoOptions& options, const NicChoice& choice) {
   Environment environment;
   if (choice.emulated) {
     environment = nic_environment(options.nic);
@@ -278,6 +240,7 @@ void Demo::run_phase(Phase phase) {
 // Everybody goes by himself; who does not is killed, and named.
 void Demo::finish() {
   doing_ = "the processes end";
+  while (ready_ < workers_) wait_for_news();
   for (ChildProcess& child : children_) child.channel().send({{"event", "stop"}});
   for (ChildProcess& child : children_) {
     if (const auto how = child.finish(std::chrono::seconds(10)))
@@ -306,29 +269,12 @@ void Demo::run() {
   print_results();
 }
 
-// Options of the emulated NIC on a real device would be ignored in silence.
-void refuse_nic_options(const NicOptions& nic) {
-  const std::pair<const char*, bool> given[] = {
-      {"--mtu", !nic.mtu.empty()},
-      {"--loss", !nic.loss.empty()},
-      {"--duplicate", !nic.duplicate.empty()},
-      {"--reorder", !nic.reorder.empty()},
-      {"--delay", !nic.delay.empty()},
-      {"--seed", !nic.seed.empty()},
-      {"--capture", !nic.capture.empty()},
-      {"--strict", nic.strict},
-  };
-  for (const auto& [name, is_given] : given) {
-    if (is_given)
-      throw Failure(fmt::format("demo: {} is for the emulated NIC: add --emulated", name), kUsage);
-  }
-}
-
-int demo(const DemoOptions& options) {
+int demo(const CLI::App* app, const DemoOptions& options) {
   Source source = choose_source(options);
   check_memory(source.size, options.processes - 1);
-  const Choice choice = choose_nic(options);
-  if (!choice.emulated) refuse_nic_options(options.nic);
+  const NicChoice choice = choose_nic(options.device, options.emulated);
+  if (!choice.emulated) refuse_nic_options(*app);
+  fmt::print("{}\n", choice.sentence);
   std::fflush(stdout);
   Demo(options, std::move(source), choice).run();
   return 0;
@@ -353,12 +299,7 @@ Command demo_command(CLI::App& root) {
   app->add_option("--processes", options->processes, "One server and the others workers (default: 3)")
       ->check(CLI::Range(2U, 65U).description(""))
       ->type_name("N");
-  app->add_option("--timeout", options->timeout_seconds, "Seconds that one operation may take (default: 30)")
-      ->check(CLI::Range(1U, 3600U).description(""))
-      ->type_name("S");
-  app->add_option("--device", options->device, "The RDMA device (default: the first with an active port)")
-      ->type_name("NAME");
-  app->add_flag("--emulated", options->emulated, "Use the emulated NIC though there is a real one");
+  add_process_options(*app, *options);
   add_nic_options(*app, options->nic);
   app->footer(
       "A server holds the file's bytes. Workers get them, put them back elsewhere, notify the server with\n"
@@ -368,7 +309,7 @@ Command demo_command(CLI::App& root) {
       "  qpair demo --file /usr/bin/gdb --processes 5\n"
       "  qpair demo --size 1G\n"
       "  qpair demo --emulated --loss 1% --capture demo.pcapng");
-  return {app, [options] { return demo(*options); }};
+  return {app, [app, options] { return demo(app, *options); }};
 }
 
 }  // namespace qpair::tool

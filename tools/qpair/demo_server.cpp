@@ -178,7 +178,7 @@ Command demo_server_command(CLI::App& root) {
   app->add_option("--listener", options->listener)->required();
   app->add_option("--workers", options->workers)->required();
   return {app, [options] {
-            return run_role(options->role,
+            return run_role(options->role.channel,
                             [&options](Channel& channel) { Server(*options, channel).serve(); });
           }};
 }

@@ -78,6 +78,8 @@ class Worker {
       // order.
       if (what != Phase::Get) put_notice(what, Last::Yes);
     }
+    // Nothing of this worker is under way: the server may go.
+    channel_.send({{"event", "ready"}});
     (void)channel_.wait(std::chrono::hours(1), "word to end");
   }
 
@@ -228,7 +230,7 @@ Command demo_worker_command(CLI::App& root) {
   add_role_options(*app, options->role);
   app->add_option("--port", options->port)->required();
   return {app, [options] {
-            return run_role(options->role,
+            return run_role(options->role.channel,
                             [&options](Channel& channel) { Worker(*options, channel).work(); });
           }};
 }

@@ -52,10 +52,10 @@ std::string check_seed(const std::string& text) {
   return fmt::format("'{}' is not a seed; it is a whole number below 2^64", text);
 }
 
-std::string check_capture(const std::string& text) {
+std::string check_output(const std::string& text) {
   std::error_code error;
   const fs::path path(text);
-  if (text.empty()) return "the name of the capture file is empty";
+  if (text.empty()) return "the name of the file is empty";
   if (fs::is_directory(path, error)) return fmt::format("'{}' is a directory; a file is needed", text);
   if (fs::exists(path, error)) {
     if (::access(path.c_str(), W_OK) == 0) return {};
@@ -74,6 +74,20 @@ struct SocketAddress {
 
 constexpr std::uint16_t kRocePort = 4791;  // IANA "roce"
 
+// A link-local address means something on its interface only.
+std::uint32_t scope_of(const in6_addr& address) {
+  ifaddrs* list = nullptr;
+  if (!IN6_IS_ADDR_LINKLOCAL(&address) || ::getifaddrs(&list) != 0) return 0;
+  std::uint32_t scope = 0;
+  for (const ifaddrs* entry = list; entry != nullptr && scope == 0; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET6) continue;
+    const auto* own = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr);
+    if (std::memcmp(&own->sin6_addr, &address, sizeof address) == 0) scope = own->sin6_scope_id;
+  }
+  ::freeifaddrs(list);
+  return scope;
+}
+
 std::optional<SocketAddress> roce_address(const std::string& text) {
   SocketAddress result;
   auto* v4 = reinterpret_cast<sockaddr_in*>(&result.storage);
@@ -87,6 +101,7 @@ std::optional<SocketAddress> roce_address(const std::string& text) {
   if (::inet_pton(AF_INET6, text.c_str(), &v6->sin6_addr) == 1) {
     v6->sin6_family = AF_INET6;
     v6->sin6_port = htons(kRocePort);
+    v6->sin6_scope_id = scope_of(v6->sin6_addr);
     result.size = sizeof *v6;
     return result;
   }
@@ -96,6 +111,16 @@ std::optional<SocketAddress> roce_address(const std::string& text) {
 std::string check_address(const std::string& text) {
   if (roce_address(text)) return {};
   return fmt::format("'{}' is not an IPv4 or IPv6 address", text);
+}
+
+std::string check_link_layer(const std::string& text) {
+  if (text == "ethernet" || text == "infiniband") return {};
+  return fmt::format("'{}' is no link layer; ethernet or infiniband is", text);
+}
+
+std::string check_wire(const std::string& text) {
+  if (text == "auto" || text == "ring" || text == "udp") return {};
+  return fmt::format("'{}' is no wire; auto, ring or udp is", text);
 }
 
 bool has_address(const std::string& interface) {
@@ -124,7 +149,7 @@ void add_option(CLI::App& app, const std::string& name, std::string& value, cons
       ->envname(variable)
       ->check(CLI::Validator([check](std::string& text) { return check(text); }, ""))
       ->type_name(type)
-      ->group("Emulated NIC");
+      ->group(kNicOptionGroup);
 }
 
 const char* variable_or_empty(const char* name) {
@@ -149,6 +174,12 @@ std::string prepended(const std::string& existing, const std::string& entry) {
 void add_nic_options(CLI::App& app, NicOptions& options) {
   add_option(app, "--mtu", options.mtu, "QPAIR_NIC_MTU", check_mtu, "BYTES",
              "Path MTU: 256, 512, 1024, 2048 or 4096 (default)");
+  add_option(app, "--link-layer", options.link_layer, "QPAIR_NIC_LINK_LAYER", check_link_layer, "KIND",
+             "ethernet (RoCE, default) or infiniband (LIDs, for programs that know no GIDs)");
+  add_option(
+      app, "--wire", options.wire, "QPAIR_NIC_WIRE", check_wire, "KIND",
+      "To other processes of this user: auto (default: copies where memory can be reached, else a ring in "
+      "shared memory), ring (only that), udp (as to other machines)");
   add_option(app, "--loss", options.loss, "QPAIR_NIC_LOSS", check_probability, "P",
              "Lose packets with this probability: 0.01 or 1%");
   add_option(app, "--duplicate", options.duplicate, "QPAIR_NIC_DUPLICATE", check_probability, "P",
@@ -159,14 +190,16 @@ void add_nic_options(CLI::App& app, NicOptions& options) {
              "Hold every packet back: 50us, 1ms");
   add_option(app, "--seed", options.seed, "QPAIR_NIC_SEED", check_seed, "N",
              "Seed of the faults, to have the same ones again");
-  add_option(app, "--capture", options.capture, "QPAIR_NIC_CAPTURE", check_capture, "FILE",
+  add_option(app, "--capture", options.capture, "QPAIR_NIC_CAPTURE", check_output, "FILE",
              "Write every packet to FILE (pcapng, for Wireshark)");
+  add_option(app, "--trace", options.trace, "QPAIR_NIC_TRACE", check_output, "FILE",
+             "Write a timeline of every work request to FILE (for ui.perfetto.dev)");
   app.add_flag("--strict", options.strict, "End the program when it breaks the hardware protocol")
       ->envname("QPAIR_NIC_STRICT")
-      ->group("Emulated NIC");
+      ->group(kNicOptionGroup);
   app.add_flag("--quiet", options.quiet, "Do not explain failures on stderr")
       ->envname("QPAIR_NIC_QUIET")
-      ->group("Emulated NIC");
+      ->group(kNicOptionGroup);
 }
 
 void add_address_options(CLI::App& app, NicOptions& options) {
@@ -215,6 +248,8 @@ Environment nic_environment(const NicOptions& options) {
     if (!value.empty()) environment.emplace_back(name, value);
   };
   add("QPAIR_NIC_MTU", options.mtu);
+  add("QPAIR_NIC_LINK_LAYER", options.link_layer);
+  add("QPAIR_NIC_WIRE", options.wire);
   add("QPAIR_NIC_ADDRESS", options.address);
   add("QPAIR_NIC_INTERFACE", options.interface);
   add("QPAIR_NIC_LOSS", options.loss);
@@ -224,6 +259,7 @@ Environment nic_environment(const NicOptions& options) {
   add("QPAIR_NIC_SEED", options.seed);
   if (!options.capture.empty())
     add("QPAIR_NIC_CAPTURE", fs::absolute(options.capture).lexically_normal().string());
+  if (!options.trace.empty()) add("QPAIR_NIC_TRACE", fs::absolute(options.trace).lexically_normal().string());
   if (options.strict) add("QPAIR_NIC_STRICT", "1");
   if (options.quiet) add("QPAIR_NIC_QUIET", "1");
   return environment;

@@ -14,6 +14,8 @@ namespace qpair::tool {
 // variable, so that `qpair run` inside `qpair run` keeps what was said outside.
 struct NicOptions {
   std::string mtu;
+  std::string link_layer;
+  std::string wire;
   std::string address;
   std::string interface;
   std::string loss;
@@ -22,9 +24,12 @@ struct NicOptions {
   std::string delay;
   std::string seed;
   std::string capture;
+  std::string trace;
   bool strict = false;
   bool quiet = false;
 };
+
+inline constexpr const char* kNicOptionGroup = "Emulated NIC";  // all of them are in it
 
 void add_nic_options(CLI::App& app, NicOptions& options);      // all but where the NIC's address comes from
 void add_address_options(CLI::App& app, NicOptions& options);  // --address, --interface

@@ -47,14 +47,17 @@ int tool_main(int argc, char** argv) {
       "Examples:\n"
       "  qpair demo                       move a file between processes, every byte checked\n"
       "  qpair run -- ibv_devinfo -v      any verbs program on the emulated NIC\n"
+      "  qpair bench                      latency and bandwidth, between processes or hosts\n"
       "  qpair doctor                     why RDMA does not work here\n\n"
       "`qpair COMMAND --help` tells more.");
   Arguments arguments = split_arguments(argc, argv);
   const std::vector<Command> commands{
-      demo_command(app),        run_command(app, arguments.program),
-      env_command(app),         devices_command(app),
-      doctor_command(app),      demo_server_command(app),
-      demo_worker_command(app),
+      demo_command(app),         run_command(app, arguments.program),
+      env_command(app),          devices_command(app),
+      bench_command(app),        doctor_command(app),
+      top_command(app),          demo_server_command(app),
+      demo_worker_command(app),  bench_initiator_command(app),
+      bench_target_command(app),
   };
   if (!arguments.own.empty() && !arguments.own.front().starts_with("-") &&
       std::none_of(commands.begin(), commands.end(), [&arguments](const Command& command) {

@@ -107,9 +107,12 @@ std::optional<std::string> ChildProcess::finish(std::chrono::milliseconds patien
     return fmt::format("{} was killed by signal {} ({})", name_, WTERMSIG(status),
                        ::strsignal(WTERMSIG(status)));
   }
-  if (WEXITSTATUS(status) != 0)
-    return fmt::format("{} ended with exit status {}", name_, WEXITSTATUS(status));
-  return std::nullopt;
+  if (WEXITSTATUS(status) == 0) return std::nullopt;
+  std::string words;
+  while (const auto message = channel_.receive()) {
+    if (message->value("event", "") == "failed") words = fmt::format(" ({})", message->value("message", ""));
+  }
+  return fmt::format("{} ended with exit status {}{}", name_, WEXITSTATUS(status), words);
 }
 
 SignalWatch::SignalWatch() {

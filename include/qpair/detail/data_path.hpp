@@ -2,22 +2,22 @@
 // How a queue pair posts and polls; not for programs, but public so that the common operations can be
 // inlined.
 //
-// A data path is one of two: mlx5 (src/datapath/mlx5.*), which writes WQEs itself, and verbs
-// (src/datapath/verbs.*) for every other device. What is common to both is here: the counters, and the fast
-// path for a put or get of one registered piece, which on mlx5 is three comparisons and seven stores.
-// Whatever does not fit that path fails the comparisons and goes through the virtual functions. A verbs data
-// path simply never has room in `send_.limit`.
+// A data path is one of three: mlx5 (src/datapath/mlx5.*), which writes WQEs itself; the same for many
+// threads (src/datapath/mlx5_many.*); and verbs (src/datapath/verbs.*) for every other device. The functions
+// here try the inlined path of send_ring.hpp first, and go through the virtual functions when that declines.
+// It is open for the first data path only: the others leave `send_.limit` at 0 and `send_cq_` without a
+// completion.
 
 #include <infiniband/verbs.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
 #include "qpair/completion.hpp"
+#include "qpair/detail/completion_ring.hpp"
+#include "qpair/detail/send_ring.hpp"
 #include "qpair/memory.hpp"
-#include "qpair/mlx5/doorbell.hpp"
 #include "qpair/mlx5/wqe.hpp"
 #include "qpair/result.hpp"
 
@@ -36,39 +36,6 @@ struct Work {
   Signal signal = Signal::Yes;
 };
 
-// Where a send queue stands. Positions count basic blocks since creation, in 64 bits; what the hardware sees
-// of them is their low 16. The first members are what the fast path reads.
-struct SendRing {
-  std::byte* ring = nullptr;
-  std::uint64_t position = 0;     // where the next WQE goes
-  std::uint64_t limit = 0;        // where it must not reach beyond; 0: the fast path is closed
-  std::uint64_t byte_mask = 0;    // bytes of the ring - 1
-  std::uint64_t max_message = 0;  // bytes in one WQE
-  // The first 8 bytes of a one-block put or get, as they lie in memory, for index 0: opcode; QPN, 3 segments.
-  std::uint64_t put_word = 0;
-  std::uint64_t get_word = 0;
-  std::uint64_t surplus = 0;     // position - surplus is the number of WQEs: most take one block, some more
-  std::uint64_t long_begin = 0;  // the last WQE of more than one block…
-  std::uint64_t long_end = 0;    // …and where it ends
-  // Ringing.
-  mlx5::be32* record = nullptr;  // entry kSendRecord of the queue pair's doorbell record
-  std::byte* reg = nullptr;      // doorbell register
-  std::uint32_t reg_offset = 0;  // alternates between 0 and blue_flame
-  std::uint32_t blue_flame = 0;  // bytes of a BlueFlame buffer; 0: doorbells are 8-byte stores
-
-  [[nodiscard]] std::uint64_t index() const { return position - surplus; }
-  [[nodiscard]] std::byte* block(std::uint64_t at) const {
-    return ring + ((at << mlx5::kBasicBlockShift) & byte_mask);
-  }
-  [[nodiscard]] std::uint64_t last_begin() const { return position == long_end ? long_begin : position - 1; }
-  // Where the doorbell record says that the NIC may run to: the truth about what was rung, whoever rang.
-  [[nodiscard]] std::uint64_t rung() const {
-    return position - ((position - mlx5::load_record(record)) & mlx5::kIndexMask);
-  }
-  // Makes everything before `position` visible to the NIC.
-  inline void ring_doorbell();
-};
-
 struct Counters {
   std::uint64_t wqe = 0;  // written
   std::uint64_t db = 0;   // made visible to the NIC
@@ -81,43 +48,91 @@ class alignas(64) DataPath {
   DataPath(const DataPath&) = delete;
   DataPath& operator=(const DataPath&) = delete;
 
-  // One put or get of one piece: the fast path. `enqueue` only writes; `post` also rings.
+  // One put or get of one piece. `enqueue` only writes; `post` also rings.
   Result<WrId> enqueue_put(const RdmaBuffer& local, const RdmaBuffer& remote, Signal signal) {
-    if (write_plain(send_.put_word, local, remote, signal)) [[likely]]
+    if (send_.write_plain(send_.put_word, local, remote, signal)) [[likely]]
       return last();
     return enqueue_one(mlx5::Opcode::RdmaWrite, local, remote, signal);
   }
   Result<WrId> enqueue_get(const RdmaBuffer& local, const RdmaBuffer& remote, Signal signal) {
-    if (write_plain(send_.get_word, local, remote, signal)) [[likely]]
+    if (send_.write_plain(send_.get_word, local, remote, signal)) [[likely]]
       return last();
     return enqueue_one(mlx5::Opcode::RdmaRead, local, remote, signal);
   }
+  Result<WrId> enqueue_inline(std::span<const std::byte> data, const RdmaBuffer& remote, Signal signal) {
+    if (send_.write_inline(data, remote, signal)) [[likely]]
+      return last();
+    return enqueue_bytes(data, remote, signal);
+  }
   Result<WrId> post_put(const RdmaBuffer& local, const RdmaBuffer& remote, Signal signal) {
-    if (write_plain(send_.put_word, local, remote, signal)) [[likely]] {
+    if (send_.write_plain(send_.put_word, local, remote, signal)) [[likely]] {
       send_.ring_doorbell();
       return last();
     }
     return post_one(mlx5::Opcode::RdmaWrite, local, remote, signal);
   }
   Result<WrId> post_get(const RdmaBuffer& local, const RdmaBuffer& remote, Signal signal) {
-    if (write_plain(send_.get_word, local, remote, signal)) [[likely]] {
+    if (send_.write_plain(send_.get_word, local, remote, signal)) [[likely]] {
       send_.ring_doorbell();
       return last();
     }
     return post_one(mlx5::Opcode::RdmaRead, local, remote, signal);
   }
+  Result<WrId> post_inline(std::span<const std::byte> data, const RdmaBuffer& remote, Signal signal) {
+    if (send_.write_inline(data, remote, signal)) [[likely]] {
+      send_.ring_doorbell();
+      return last();
+    }
+    return post_bytes(data, remote, signal);
+  }
 
   // Anything. All or nothing: when it fails, not a byte was written and no counter has moved.
   virtual Result<WrId> enqueue(const Work& work) = 0;
   virtual Result<WrId> post(const Work& work) = 0;
+  // Several puts, likewise all or nothing; the id is that of the last. There is at least one.
+  virtual Result<WrId> enqueue_puts(std::span<const Put> puts, Signal signal) = 0;
+  Result<void> ring() {
+    if (send_.record == nullptr) [[unlikely]]
+      return ring_doorbell();
+    send_.ring_doorbell();
+    return {};
+  }
   virtual Result<void> ring_doorbell() = 0;
   virtual Result<DoorBell> doorbell() const = 0;
   virtual Result<WrId> receive(std::span<const RdmaBuffer> pieces) = 0;
 
   // One completion into `wc`: 1, none: 0, or negative errno when the completion queue itself cannot be
   // polled.
-  virtual int poll_send(IbvWc& wc) = 0;
-  virtual int poll_receive(IbvWc& wc) = 0;
+  int poll_send(IbvWc& wc) { return take_send({&wc, 1}); }
+  int poll_receive(IbvWc& wc) { return take_receive({&wc, 1}); }
+  // The success of a plain put or get into `wc`, which is as new, if that is what completed next.
+  bool take_plain(IbvWc& wc) {
+    const mlx5::Cqe64& cqe = *send_cq_.at();
+    if (mlx5::load_op_own(cqe) != send_cq_.success()) return false;
+    mlx5::from_device_barrier();
+    if (!send_.finish_plain(cqe, send_.rung(), wc)) [[unlikely]]
+      return false;
+    send_cq_.done();
+    return true;
+  }
+  // The successes of plain puts, as many as come next and fit; how many.
+  std::size_t take_puts(std::span<IbvWc> wcs) {
+    const std::uint8_t success = send_cq_.success();
+    if (mlx5::load_op_own(*send_cq_.at()) != success) return 0;
+    const std::uint64_t kind = mlx5::tail_kind(success, static_cast<std::uint8_t>(mlx5::Opcode::RdmaWrite));
+    const std::size_t taken = send_.finish_puts(send_cq_.at(), send_cq_.entry_size(), kind,
+                                                wcs.first(send_cq_.in_a_row(wcs.size())));
+    if (taken != 0) {
+      mlx5::from_device_barrier();
+      send_cq_.done(taken);
+    }
+    return taken;
+  }
+  // Whether another completion, of whatever kind, has come; for a data path where the above found one.
+  [[nodiscard]] bool send_completed() const { return send_cq_.is_written(); }
+  // As many completions as there are and fit: how many, or negative errno as above.
+  virtual int take_send(std::span<IbvWc> wcs) = 0;
+  virtual int take_receive(std::span<IbvWc> wcs) = 0;
 
   [[nodiscard]] virtual Counters send_counters() const = 0;
   [[nodiscard]] virtual Counters receive_counters() const = 0;
@@ -134,67 +149,22 @@ class alignas(64) DataPath {
   virtual void reset() = 0;
 
  protected:
-  DataPath() = default;
+  explicit DataPath(const Mlx5CqRing& send_cq = no_completions()) : send_cq_(send_cq) {}
+
   SendRing send_;
+  CompletionRing send_cq_;
 
  private:
+  // A completion queue to which nothing ever comes.
+  static const Mlx5CqRing& no_completions();
+
   [[nodiscard]] WrId last() const { return WrId{send_.index() - 1}; }
-  inline bool write_plain(std::uint64_t word, const RdmaBuffer& local, const RdmaBuffer& remote,
-                          Signal signal);
   Result<WrId> enqueue_one(mlx5::Opcode opcode, const RdmaBuffer& local, const RdmaBuffer& remote,
                            Signal signal);
+  Result<WrId> enqueue_bytes(std::span<const std::byte> data, const RdmaBuffer& remote, Signal signal);
   Result<WrId> post_one(mlx5::Opcode opcode, const RdmaBuffer& local, const RdmaBuffer& remote,
                         Signal signal);
+  Result<WrId> post_bytes(std::span<const std::byte> data, const RdmaBuffer& remote, Signal signal);
 };
-
-// A one-block WQE: control, remote address and one data segment. False, with nothing written, when the
-// operation needs more than that, is wrong, or finds no room.
-inline bool DataPath::write_plain(std::uint64_t word, const RdmaBuffer& local, const RdmaBuffer& remote,
-                                  Signal signal) {
-  const std::uint64_t at = send_.position;
-  const std::uint64_t size = local.size;
-  // size - 1: zero takes the general path too.
-  if (at >= send_.limit || size - 1 >= send_.max_message || size > remote.size || signal != Signal::Yes)
-      [[unlikely]] {
-    return false;
-  }
-  // The index is the 16 bits from the second byte on, high byte first: everything else of `at` is shifted
-  // out.
-  const std::uint64_t first = word | (mlx5::byte_swap(at << 48) << 8);
-  const std::uint64_t address = mlx5::byte_swap(remote.addr);
-  const std::uint64_t key = mlx5::byte_swap(remote.rkey);  // the four bytes after it are zero
-  const std::uint64_t piece = mlx5::byte_swap((size << 32) | local.lkey);
-  const std::uint64_t source = mlx5::byte_swap(local.addr);
-  auto* const wqe = reinterpret_cast<std::uint64_t*>(send_.block(at));
-  wqe[0] = first;
-  wqe[1] = std::uint64_t{mlx5::kCqUpdate} << 24;
-  wqe[2] = address;
-  wqe[3] = key;
-  wqe[4] = piece;
-  wqe[5] = source;
-  send_.position = at + 1;
-  return true;
-}
-
-inline void SendRing::ring_doorbell() {
-  const std::uint64_t from = rung();
-  if (from == position) return;
-  const std::uint64_t begin = last_begin();
-  mlx5::to_device_barrier();
-  mlx5::store_record(record, static_cast<std::uint32_t>(position) & mlx5::kIndexMask);
-  mlx5::flush_write_combining();
-  const std::byte* const wqe = block(begin);
-  std::byte* const target = reg + reg_offset;
-  const auto blocks = static_cast<std::uint32_t>(position - begin);
-  if (begin == from && blocks * mlx5::kBasicBlockSize <= blue_flame) {
-    mlx5::copy_blue_flame(target, wqe, blocks, ring, ring + byte_mask + 1);
-  } else {
-    std::uint64_t first = 0;
-    std::memcpy(&first, wqe, sizeof first);
-    mlx5::store_register(target, first);
-  }
-  mlx5::flush_write_combining();
-  reg_offset ^= blue_flame;
-}
 
 }  // namespace qpair::detail

@@ -68,7 +68,8 @@ struct Cqe64 {
 };
 static_assert(sizeof(Cqe64) == 64);
 static_assert(offsetof(Cqe64, srqn_uidx) == 32 && offsetof(Cqe64, byte_cnt) == 44);
-static_assert(offsetof(Cqe64, wqe_counter) == 60 && offsetof(Cqe64, op_own) == 63);
+static_assert(offsetof(Cqe64, sop_drop_qpn) == 56 && offsetof(Cqe64, wqe_counter) == 60 &&
+              offsetof(Cqe64, op_own) == 63);
 
 struct ErrorCqe {
   std::uint8_t reserved0[32];
@@ -86,6 +87,36 @@ static_assert(sizeof(ErrorCqe) == 64 && offsetof(ErrorCqe, vendor_err) == 54 &&
 
 QPAIR_HOST_DEVICE constexpr CqeOpcode cqe_opcode(std::uint8_t op_own) {
   return static_cast<CqeOpcode>(op_own >> 4);
+}
+
+// The byte that says whether the CQE has been written: a single load, before those of the rest. The barrier
+// between them (doorbell.hpp) is the caller's.
+QPAIR_HOST_DEVICE inline std::uint8_t load_op_own(const Cqe64& cqe) {
+#if defined(__CUDA_ARCH__)
+  return *static_cast<const volatile std::uint8_t*>(&cqe.op_own);
+#else
+  return __atomic_load_n(&cqe.op_own, __ATOMIC_ACQUIRE);
+#endif
+}
+
+// The last 8 bytes in a single load, which cannot be torn: what they say belongs together, so that nothing
+// but them needs no barrier. NVSHMEM (IBGDA) and DPDK (drivers/net/mlx5/mlx5_rxtx_vec_sse.h) read them so.
+QPAIR_HOST_DEVICE inline std::uint64_t load_tail(const Cqe64& cqe) {
+  using Word [[gnu::may_alias]] = std::uint64_t;
+#if defined(__CUDA_ARCH__)
+  return *reinterpret_cast<const volatile Word*>(&cqe.sop_drop_qpn);
+#else
+  return __atomic_load_n(reinterpret_cast<const Word*>(&cqe.sop_drop_qpn), __ATOMIC_ACQUIRE);
+#endif
+}
+// Everything of it but what differs between successes of one opcode: op_own, and the opcode of the work
+// request.
+inline constexpr std::uint64_t kTailKindMask = 0xff00'0000'0000'00ff;
+QPAIR_HOST_DEVICE constexpr std::uint64_t tail_kind(std::uint8_t op_own, std::uint8_t request) {
+  return std::uint64_t{op_own} << 56 | request;
+}
+QPAIR_HOST_DEVICE constexpr std::uint16_t tail_counter(std::uint64_t tail) {
+  return byte_swap(static_cast<std::uint16_t>(tail >> 32));
 }
 
 }  // namespace qpair::mlx5

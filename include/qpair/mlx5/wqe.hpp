@@ -30,6 +30,7 @@ enum class Opcode : std::uint8_t {
   MaskedFetchAdd = 0x15,
   LocalInvalidate = 0x1b,
   Umr = 0x25,
+  Mmo = 0x2f,
 };
 
 // Bits of ControlSegment::fm_ce_se.
@@ -48,6 +49,13 @@ struct ControlSegment {
 };
 static_assert(sizeof(ControlSegment) == 16 && offsetof(ControlSegment, fm_ce_se) == 11);
 
+// XRC: the shared receive queue at the target.
+struct XrcSegment {
+  be32 srqn;
+  std::uint8_t reserved[12];
+};
+static_assert(sizeof(XrcSegment) == 16);
+
 struct RemoteAddressSegment {
   be64 address;
   be32 rkey;
@@ -61,6 +69,25 @@ struct AtomicSegment {
 };
 static_assert(sizeof(AtomicSegment) == 16);
 
+// Where a datagram goes: the address vector that an address handle holds, completed by the work request
+// (struct mlx5_wqe_av). Without kExtendedAddressVector it ends after rlid, and names a LID in place of a GID.
+struct DatagramSegment {
+  be64 key;      // Q_Key in the upper half, or a DC access key
+  be32 dqp_dct;  // kExtendedAddressVector, and the remote queue pair's or DCT's number in 23:0
+  std::uint8_t stat_rate_sl;
+  std::uint8_t fl_mlid;
+  be16 rlid;  // RoCE v2: UDP source port
+  std::uint8_t reserved[4];
+  std::uint8_t rmac[6];
+  std::uint8_t tclass;
+  std::uint8_t hop_limit;
+  be32 grh_gid_fl;  // has GRH 30, index of the source GID 27:20, flow label 19:0
+  std::uint8_t rgid[16];
+};
+static_assert(sizeof(DatagramSegment) == 48 && offsetof(DatagramSegment, grh_gid_fl) == 28);
+inline constexpr std::uint32_t kExtendedAddressVector = 0x80000000U;
+inline constexpr std::uint32_t kShortAddressVectorSize = 16;
+
 struct DataSegment {
   be32 byte_count;  // 31 bits; 0 means 2 GiB
   be32 lkey;
@@ -72,6 +99,15 @@ struct InlineSegment {
   be32 byte_count;  // with kInlineFlag; the bytes follow
 };
 static_assert(sizeof(InlineSegment) == 4);
+
+// What a WQE of a shared receive queue begins with; its data segments follow.
+struct SharedReceiveLink {
+  std::uint8_t reserved0[2];
+  be16 next_wqe_index;
+  std::uint8_t signature;
+  std::uint8_t reserved5[11];
+};
+static_assert(sizeof(SharedReceiveLink) == 16 && offsetof(SharedReceiveLink, next_wqe_index) == 2);
 
 QPAIR_HOST_DEVICE constexpr std::uint32_t opmod_idx_opcode(std::uint16_t wqe_index, Opcode opcode) {
   return (static_cast<std::uint32_t>(wqe_index) << 8) | static_cast<std::uint32_t>(opcode);

@@ -18,7 +18,7 @@ class Config : public testing::Test {
   ~Config() override { clear(); }
   static void clear() {
     for (const char* name : {"ADDRESS", "INTERFACE", "MTU", "LOSS", "DUPLICATE", "REORDER", "CORRUPT",
-                             "DELAY", "SEED", "CAPTURE", "STRICT", "QUIET", "ABI"}) {
+                             "DELAY", "SEED", "CAPTURE", "TRACE", "STRICT", "QUIET", "ABI", "LINK_LAYER"}) {
       ::unsetenv((std::string("QPAIR_NIC_") + name).c_str());
     }
   }
@@ -53,6 +53,15 @@ TEST_F(Config, NothingSetIsTheDefault) {
 
 TEST_F(Config, AnEmptyVariableIsAsGoodAsNone) {
   EXPECT_EQ(good("MTU", "").mtu, 4096U);
+}
+
+TEST_F(Config, TheLinkLayerIsEthernetOrInfiniBand) {
+  EXPECT_FALSE(good("LINK_LAYER", "ethernet").infiniband);
+  const NicConfig config = good("LINK_LAYER", "infiniband");
+  EXPECT_TRUE(config.infiniband);
+  EXPECT_THAT(to_environment(config),
+              testing::ElementsAre(testing::Pair("QPAIR_NIC_LINK_LAYER", "infiniband")));
+  EXPECT_THAT(bad("LINK_LAYER", "fddi"), HasSubstr("ethernet or infiniband"));
 }
 
 TEST_F(Config, ProbabilitiesAreFractionsOrPercentages) {

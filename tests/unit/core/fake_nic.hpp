@@ -9,6 +9,7 @@
 
 #include "qpair/mlx5/cqe.hpp"
 #include "src/datapath/mlx5.hpp"
+#include "src/datapath/mlx5_many.hpp"
 
 namespace qpair::test {
 
@@ -26,11 +27,15 @@ struct FakeOptions {
   std::uint32_t max_recv_sge = 2;
   std::uint32_t max_inline = 256;
   detail::StartIndices start{};
+  // The send queue's doorbell record lies in the first WQE: ringing destroys it, as somebody does who fills
+  // its place anew as soon as the NIC has run it.
+  bool record_in_wqe = false;
 };
 
-class FakeNic {
+template <typename Path>
+class BasicFakeNic {
  public:
-  explicit FakeNic(const FakeOptions& options = {})
+  explicit BasicFakeNic(const FakeOptions& options = {})
       : options_(options),
         send_ring_(std::size_t{options.blocks} * mlx5::kBasicBlockSize, std::byte{0xee}),
         receive_ring_(std::size_t{options.receives} * options.receive_stride, std::byte{0xee}),
@@ -58,6 +63,11 @@ class FakeNic {
     return hex(std::as_bytes(std::span(page_)), offset, count);
   }
   std::span<std::byte> send_ring() { return send_ring_; }
+
+  // Where the NIC may run to, as the NIC reads it.
+  std::uint32_t rung() const {
+    return mlx5::byte_swap(__atomic_load_n(&record_[mlx5::kSendRecord].raw, __ATOMIC_ACQUIRE));
+  }
 
   // --- What the NIC writes ---
   void complete(std::uint16_t wqe_counter, mlx5::Opcode opcode, std::uint32_t bytes = 0) {
@@ -100,7 +110,7 @@ class FakeNic {
     rings.receive_ring = receive_ring_.data();
     rings.receive_count = options_.receives;
     rings.receive_stride = options_.receive_stride;
-    rings.record = record_;
+    rings.record = options_.record_in_wqe ? reinterpret_cast<mlx5::be32*>(send_ring_.data()) : record_;
     rings.reg = reinterpret_cast<std::byte*>(page_.data()) + mlx5::kBlueFlameOffset;
     rings.blue_flame = options_.blue_flame;
     auto* uar = reinterpret_cast<std::byte*>(page_.data());
@@ -130,7 +140,10 @@ class FakeNic {
     cqe.op_own = static_cast<std::uint8_t>(static_cast<unsigned>(opcode) << 4 | (lap ? 1U : 0U));
     const std::size_t at =
         produced % options_.cq_entries * options_.cqe_size + options_.cqe_size - sizeof cqe;
-    std::memcpy(cqes.data() + at, &cqe, sizeof cqe);
+    // The last byte last, as the program may be looking.
+    std::memcpy(cqes.data() + at, &cqe, sizeof cqe - 1);
+    __atomic_store_n(reinterpret_cast<std::uint8_t*>(cqes.data()) + at + sizeof cqe - 1, cqe.op_own,
+                     __ATOMIC_RELEASE);
     ++produced;
   }
 
@@ -156,8 +169,10 @@ class FakeNic {
   std::uint64_t receive_produced_ = 0;
 
  public:
-  detail::Mlx5DataPath path;
+  Path path;
 };
+using FakeNic = BasicFakeNic<detail::Mlx5DataPath>;
+using ManyFakeNic = BasicFakeNic<detail::Mlx5ManyDataPath>;
 
 inline constexpr RdmaBuffer kLocal{1, 0x11223344, 0x55667788, 0x00007f0102030405, 0x1000};
 inline constexpr RdmaBuffer kRemote{2, 0x99aabbcc, 0xddeeff00, 0x0000700a0b0c0d0e, 0x100000};

@@ -72,6 +72,7 @@ TEST(Mlx5Completion, SaysWhatWasDone) {
     EXPECT_TRUE(wc.is_valid());
     EXPECT_FALSE(wc.error());
     EXPECT_FALSE(wc.is_receive());
+    EXPECT_FALSE(wc.has_imm()) << "that is the receiver's";
     EXPECT_EQ(wc.opcode, kind.expected);
     EXPECT_EQ(wc.byte_len, kind.bytes);
     EXPECT_EQ(wc.wr_id, WrId{index});

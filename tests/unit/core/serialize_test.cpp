@@ -67,6 +67,7 @@ TEST(Serialize, EveryValueTypeComesBackAsItWas) {
   config.max_rd_atomic = 0;
   config.psn = 0;
   config.use_gpu_direct = config.completion_events = true;
+  config.threads = Threads::Many;
   expect_round_trip(config);
   expect_round_trip(*Gid::parse("2001:db8::1"));
   expect_round_trip(Gid{});
@@ -191,6 +192,15 @@ TEST(Serialize, ErrorInAListNamesItsPlace) {
 TEST(Serialize, BufferThatReachesBeyondTheAddressSpaceIsRefused) {
   const std::string bytes = serialize(RdmaBuffer{1, 1, 1, ~std::uint64_t{0}, 2});
   EXPECT_FALSE(deserialize<RdmaBuffer>(bytes));
+}
+
+TEST(Serialize, ThreadsAreOneOrMany) {
+  auto document = nlohmann::json::parse(serialize(IbverbsConfig{}));
+  EXPECT_EQ(document["threads"], "One");
+  document["threads"] = "Some";
+  const Result<IbverbsConfig> refused = deserialize<IbverbsConfig>(document.dump());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::corrupt_message);
 }
 
 TEST(Serialize, UnprintableTextIsRefusedAndNeverShown) {

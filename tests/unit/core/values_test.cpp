@@ -127,6 +127,8 @@ TEST(IbverbsConfig, EveryFieldIsCheckedAndTheErrorNamesItsValueAndLimit) {
       {[](IbverbsConfig& c) { c.pkey_index = 1; }, "pkey_index is 1; this device allows 0 to 0"},
       {[](IbverbsConfig& c) { c.gid_index = std::uint8_t{255}; },
        "gid_index is 255; port 1 has a table of 255 entries"},
+      {[](IbverbsConfig& c) { c.threads = static_cast<Threads>(2); },
+       "threads is 2; it is One (0) or Many (1)"},
   };
   for (const auto& bad : cases) {
     IbverbsConfig config;

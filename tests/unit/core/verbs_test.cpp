@@ -242,6 +242,19 @@ TEST(VerbsPath, AtomicsKeepTheirOperandsApart) {
   EXPECT_EQ(driver.posted[1].pieces[0].length, 8);
 }
 
+TEST(VerbsPath, AnImmediateIsTheReceiversAlone) {
+  FakeDriver driver;
+  ASSERT_TRUE(driver.path.post(work_of(Opcode::RdmaWriteImm, {&kLocal, 1}, &kRemote)));
+  driver.complete(0);
+  driver.send_completions.back().wc_flags = IBV_WC_WITH_IMM;  // as libmlx5 and rxe have it
+  driver.send_completions.back().imm_data = 0x04030201;
+  IbvWc got;
+  ASSERT_EQ(driver.path.poll_send(got), 1);
+  EXPECT_TRUE(got.is_valid());
+  EXPECT_FALSE(got.has_imm());
+  EXPECT_EQ(got.imm_data, 0);
+}
+
 TEST(VerbsPath, ReceivesAreCountedRefusedAndCompleted) {
   FakeDriver driver;
   ASSERT_TRUE(driver.path.receive({&kLocal, 1}));

@@ -232,7 +232,7 @@ class Device : public ::testing::Test {
     return call.send(file());
   }
   int create_qp(std::uint32_t pd, std::uint32_t cq, std::uint32_t& handle,
-                mlx5_ib_create_qp driver = default_qp());
+                mlx5_ib_create_qp driver = default_qp(), std::uint64_t type = IB_UVERBS_QPT_RC);
   int destroy_qp(std::uint32_t handle, ib_uverbs_destroy_qp_resp& answer) {
     Ioctl call(UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY);
     call.handle(UVERBS_ATTR_DESTROY_QP_HANDLE, handle).pointer(UVERBS_ATTR_DESTROY_QP_RESP, answer);
@@ -265,7 +265,8 @@ class Device : public ::testing::Test {
   mlx5_ib_alloc_ucontext_resp context_{};
   QueueBuffers buffers_;
   std::vector<int> event_fds_;
-  Uar uar_;  // made by the first create_cq() of a context without registers
+  std::uint32_t qpn_ = 0;  // of the queue pair made last
+  Uar uar_;                // made by the first create_cq() of a context without registers
 };
 
 inline Device::Uar Device::create_uar() {
@@ -309,7 +310,7 @@ inline int Device::create_cq(std::uint32_t& handle, std::uint32_t entries, int c
 }
 
 inline int Device::create_qp(std::uint32_t pd, std::uint32_t cq, std::uint32_t& handle,
-                             mlx5_ib_create_qp driver) {
+                             mlx5_ib_create_qp driver, std::uint64_t type) {
   if (driver.buf_addr == 0) driver.buf_addr = buffers_.ring.address();
   if (driver.db_addr == 0) driver.db_addr = buffers_.record.address() + 64;
   if (context_.tot_bfregs == 0) {
@@ -319,7 +320,6 @@ inline int Device::create_qp(std::uint32_t pd, std::uint32_t cq, std::uint32_t& 
   ib_uverbs_qp_cap cap{
       .max_send_wr = 4, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0};
   ib_uverbs_qp_cap granted{};
-  std::uint32_t qpn = 0;
   mlx5_ib_create_qp_resp answer{};
   Ioctl call(UVERBS_OBJECT_QP, UVERBS_METHOD_QP_CREATE);
   call.handle(UVERBS_ATTR_CREATE_QP_HANDLE)
@@ -328,9 +328,9 @@ inline int Device::create_qp(std::uint32_t pd, std::uint32_t cq, std::uint32_t& 
       .handle(UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, cq)
       .value(UVERBS_ATTR_CREATE_QP_USER_HANDLE, std::uint64_t{0x99})
       .pointer(UVERBS_ATTR_CREATE_QP_CAP, cap)
-      .constant(UVERBS_ATTR_CREATE_QP_TYPE, IB_UVERBS_QPT_RC)
+      .constant(UVERBS_ATTR_CREATE_QP_TYPE, type)
       .pointer(UVERBS_ATTR_CREATE_QP_RESP_CAP, granted)
-      .pointer(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, qpn)
+      .pointer(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, qpn_)
       .pointer(UVERBS_ATTR_UHW_IN, driver)
       .pointer(UVERBS_ATTR_UHW_OUT, answer);
   const int result = call.send(file());

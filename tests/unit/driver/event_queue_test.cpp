@@ -173,13 +173,32 @@ TEST_F(Events, TheRouterNamesObjectsByTheProgramsHandles) {
   EXPECT_EQ(description.element, 0x99U);
   EXPECT_EQ(description.event_type, std::uint32_t{IBV_EVENT_QP_FATAL});
 
-  EXPECT_EQ(router.remove(kQp).async, 1U);
+  EXPECT_EQ(router.remove(kQp, 0x99).async, 1U);
   EXPECT_FALSE(readable(async_fd));  // COMM_EST went with its queue pair
   const auto reported = router.remove(kCq);
   EXPECT_EQ(reported.completions, 1U);
   EXPECT_EQ(reported.async, 1U);
   EXPECT_EQ(router.remove(kCq).completions, 0U);
   close_event_file(async_fd);
+}
+
+TEST_F(Events, EveryHandleOnASharedQueuePairHearsOfIt) {
+  int fd = -1;
+  const auto async = open_event_file(EventKind::Async, this, fd);
+  ASSERT_TRUE(async);
+  EventRouter router;
+  constexpr nic::Qpn kTarget{5};
+  router.add(kTarget, {.user_handle = 1, .completions = nullptr, .async = async});
+  router.add(kTarget, {.user_handle = 2, .completions = nullptr, .async = async});
+  router.qp_event(kTarget, IBV_EVENT_QP_LAST_WQE_REACHED);
+  const auto events = FileTable::instance().find(fd);
+  ib_uverbs_async_event_desc description{};
+  ASSERT_EQ(events->read(fd, &description, sizeof description), 16);
+  const std::uint64_t first = description.element;
+  EXPECT_EQ(router.remove(kTarget, first).async, 1U);
+  EXPECT_EQ(router.remove(kTarget, 3 - first).async, 0U) << "its event was not read, and goes with it";
+  router.qp_event(kTarget, IBV_EVENT_QP_FATAL);
+  close_event_file(fd);
 }
 
 TEST(PrivateDescriptors, AreKnownWhileTheyLive) {

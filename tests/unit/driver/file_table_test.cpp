@@ -191,7 +191,7 @@ TEST(FileTest, calls_that_a_file_does_not_know_fail_as_in_the_kernel) {
   EXPECT_EQ(file.write(&argument, sizeof argument), -EINVAL);
   EXPECT_EQ(file.read(0, &argument, sizeof argument), -EINVAL);
   EXPECT_EQ(file.before_mmap(4096, PROT_READ, MAP_SHARED, 0), -ENODEV);
-  EXPECT_FALSE(file.is_device());
+  EXPECT_EQ(file.device_number(), 0U);
 }
 
 }  // namespace

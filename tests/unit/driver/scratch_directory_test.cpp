@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -109,6 +110,82 @@ TEST_F(ScratchDirectoryTest, what_a_killed_process_left_is_swept_up_by_the_next_
   EXPECT_FALSE(fs::exists(path));
 }
 
+// Its maker, which has executed sleep(1); in the directory, or elsewhere.
+class Sleeper {
+ public:
+  Sleeper(const std::string& base, const fs::path& parent, bool works_in_it) {
+    int executed[2];
+    EXPECT_EQ(pipe2(executed, O_CLOEXEC), 0);
+    child_ = fork();
+    if (child_ == 0) {
+      auto directory = ScratchDirectory::create_in(base);
+      if (!directory) _exit(1);
+      fill(directory->path());
+      if (chdir(works_in_it ? (directory->path() + "/sys/class/deep").c_str() : "/") != 0) _exit(1);
+      execlp("sleep", "sleep", "100", nullptr);
+      [[maybe_unused]] const ssize_t said = write(executed[1], "!", 1);
+      _exit(1);
+    }
+    close(executed[1]);
+    char byte = 0;
+    EXPECT_EQ(read(executed[0], &byte, 1), 0) << "not executed";
+    close(executed[0]);
+    EXPECT_EQ(std::distance(fs::directory_iterator(parent), {}), 1);
+    directory_ = *fs::directory_iterator(parent);
+  }
+  ~Sleeper() {
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+  }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+  const fs::path& directory() const { return directory_; }
+
+ private:
+  pid_t child_ = -1;
+  fs::path directory_;
+};
+
+// `cd /sys/class/infiniband/mlx5_0 && exec cat node_desc`.
+TEST_F(ScratchDirectoryTest, a_process_that_executes_another_program_in_it_keeps_it_until_it_ends) {
+  fs::path theirs;
+  {
+    const Sleeper sleeper(base_, parent(), true);
+    theirs = sleeper.directory();
+    { const auto mine = make(); }
+    EXPECT_TRUE(fs::exists(theirs / "sys/class/deep/deeper/deepest/file"));
+  }
+  const auto mine = make();
+  EXPECT_FALSE(fs::exists(theirs));
+}
+
+TEST_F(ScratchDirectoryTest, a_process_that_executes_another_program_elsewhere_has_left_it) {
+  const Sleeper sleeper(base_, parent(), false);
+  const auto mine = make();
+  EXPECT_FALSE(fs::exists(sleeper.directory()));
+}
+
+// Whoever was killed may still be waited for, and its number may soon be another's: in a container the first
+// process has the same each time.
+TEST_F(ScratchDirectoryTest, what_the_dead_left_is_swept_up_whoever_has_their_numbers) {
+  const pid_t zombie = fork();
+  if (zombie == 0) _exit(0);
+  siginfo_t ended{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(zombie), &ended, WEXITED | WNOWAIT), 0);
+  fs::create_directory(parent());
+  fs::permissions(parent(), fs::perms::owner_all);
+  std::vector<fs::path> left;
+  for (const pid_t pid : {zombie, getpid(), getppid()}) {
+    left.push_back(parent() / (std::to_string(pid) + "-abcdef"));
+    fs::create_directory(left.back());
+    fs::permissions(left.back(), fs::perms::owner_all);
+  }
+  const auto mine = make();
+  for (const fs::path& path : left) EXPECT_FALSE(fs::exists(path)) << path;
+  waitpid(zombie, nullptr, 0);
+}
+
 // A sweep must not take a directory whose maker is about to lock it.
 TEST_F(ScratchDirectoryTest, processes_that_come_and_go_at_once_do_not_take_each_others) {
   constexpr int kProcesses = 8;
@@ -136,6 +213,22 @@ TEST_F(ScratchDirectoryTest, processes_that_come_and_go_at_once_do_not_take_each
   EXPECT_TRUE(fs::is_empty(base_));
 }
 
+TEST_F(ScratchDirectoryTest, what_cannot_be_removed_without_descriptors_is_left_to_the_next_one) {
+  auto directory = make();
+  fill(directory.path());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  close(next);
+  const rlimit four_more{static_cast<rlim_t>(next) + 4, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &four_more), 0);
+  directory.remove();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(fs::exists(directory.path()));
+  { const auto mine = make(); }
+  EXPECT_TRUE(fs::is_empty(base_));
+}
+
 TEST_F(ScratchDirectoryTest, a_child_that_forgets_it_leaves_it_to_the_parent) {
   auto directory = make();
   const pid_t child = fork();
@@ -154,6 +247,61 @@ TEST_F(ScratchDirectoryTest, a_parent_directory_that_is_open_to_others_is_not_us
   const auto made = ScratchDirectory::create_in(base_);
   ASSERT_FALSE(made);
   EXPECT_THAT(made.error(), testing::HasSubstr(parent().string()));
+}
+
+TEST_F(ScratchDirectoryTest, a_base_where_others_could_rename_it_is_not_used) {
+  fs::permissions(base_, fs::perms::all);
+  const auto made = ScratchDirectory::create_in(base_);
+  ASSERT_FALSE(made);
+  EXPECT_THAT(made.error(), testing::HasSubstr("other users could replace what is put there"));
+  EXPECT_TRUE(fs::is_empty(base_));
+  fs::permissions(base_, fs::perms::all | fs::perms::sticky_bit);  // as /tmp
+  EXPECT_TRUE(ScratchDirectory::create_in(base_));
+}
+
+// Runs in a child that is another user, where this process may do that.
+template <typename Action>
+int as_another_user(Action&& action) {
+  const pid_t child = fork();
+  if (child == 0) {
+    constexpr uid_t kNobody = 65534;
+    if (setgid(kNobody) != 0 || setuid(kNobody) != 0) _exit(99);
+    _exit(action() ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_F(ScratchDirectoryTest, another_user_can_take_its_name_and_gains_nothing) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  fs::permissions(base_, fs::perms::all | fs::perms::sticky_bit);
+  const std::string name = parent();
+  ASSERT_EQ(as_another_user([&] { return mkdir(name.c_str(), 0700) == 0; }), 0);
+  EXPECT_FALSE(ScratchDirectory::create_in(base_)) << "a directory of another user";
+  fs::remove(name);
+  ASSERT_EQ(as_another_user([&] { return symlink("/etc", name.c_str()) == 0; }), 0);
+  EXPECT_FALSE(ScratchDirectory::create_in(base_)) << "another user's link";
+  fs::remove(name);
+  ASSERT_EQ(as_another_user([&] { return symlink(base_.c_str(), name.c_str()) == 0; }), 0);
+  EXPECT_FALSE(ScratchDirectory::create_in(base_)) << "another user's link to a directory of ours";
+  fs::remove(name);
+  ASSERT_EQ(as_another_user([&] { return std::ofstream(name).good(); }), 0);
+  EXPECT_FALSE(ScratchDirectory::create_in(base_)) << "another user's file";
+  EXPECT_TRUE(fs::exists(name)) << "and it is left alone";
+}
+
+TEST_F(ScratchDirectoryTest, another_user_sees_nothing_of_it) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  fs::permissions(base_, fs::perms::all | fs::perms::sticky_bit);
+  const auto directory = make();
+  fill(directory.path());
+  const std::string inside = directory.path();
+  EXPECT_EQ(as_another_user([&] {
+              return access(inside.c_str(), F_OK) != 0 && access((inside + "/sys").c_str(), R_OK) != 0 &&
+                     rename(parent().c_str(), (base_ + "/mine").c_str()) != 0;
+            }),
+            0);
 }
 
 TEST_F(ScratchDirectoryTest, a_base_that_is_not_there_is_named_in_the_error) {

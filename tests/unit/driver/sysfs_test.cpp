@@ -115,6 +115,23 @@ TEST_F(SysfsTest, the_port_says_what_the_port_query_says) {
   EXPECT_EQ(read(port + "/hw_counters/out_of_sequence"), "0\n");
 }
 
+TEST_F(SysfsTest, counters_that_count_are_told_by_their_identity) {
+  const auto tree = write();
+  observe::Counters counted;
+  counted.rx_write_requests = 7;
+  counted.bytes_sent = 4000;
+  struct stat status {};
+  const auto counter = [&](const char* name) {
+    EXPECT_EQ(stat((root_ + kPort + name).c_str(), &status), 0);
+    return tree.counter({status.st_dev, status.st_ino});
+  };
+  ASSERT_NE(counter("/hw_counters/rx_write_requests"), nullptr);
+  EXPECT_EQ(counter("/hw_counters/rx_write_requests")->value(counted), 7U);
+  EXPECT_EQ(counter("/counters/port_xmit_data")->value(counted), 1000U);
+  EXPECT_EQ(counter("/hw_counters/np_cnp_sent"), nullptr);
+  EXPECT_EQ(counter("/state"), nullptr);
+}
+
 TEST_F(SysfsTest, rates_are_written_as_the_kernel_writes_them) {
   auto what = facts();
   what.port.active_speed = 1;

@@ -52,6 +52,18 @@ TEST_F(ShortQueues, OverrunIsAnEventAndTheQueuePairsEndInError) {
   for (int i = 0; i < 4; ++i) EXPECT_EQ(pair.a_cq.next().wqe_counter, i);  // what was there is not damaged
 }
 
+TEST_F(ShortQueues, OverrunMayBeIgnored) {
+  Completions cq(machine, 4, 64, true);
+  Pair one(machine, cq, cq, {});
+  Pair other(machine, cq, cq, {});
+  one.connect(other.qpn());
+  for (int i = 0; i < 10; ++i) one.write(Wqe(Opcode::Nop));
+  one.ring();
+  EXPECT_TRUE(eventually([&] { return cq.peek(9) != nullptr && cq.peek(9)->wqe_counter == 9; }));
+  EXPECT_FALSE(machine.sink.has(cq.number(), IBV_EVENT_CQ_ERR));
+  EXPECT_EQ(one.state(), IBV_QPS_RTS);
+}
+
 TEST_F(ShortQueues, FullIsNotOverrun) {
   nops(4);
   for (int i = 0; i < 4; ++i) pair.a_cq.next();
@@ -121,6 +133,44 @@ TEST_F(CompletionQueues, SolicitedOnlyWaitsForASolicitedOne) {
   send(mlx5::kSolicited);
   pair.b_cq.next();
   EXPECT_TRUE(eventually([&] { return machine.sink.completions() == 1; }));
+}
+
+TEST_F(CompletionQueues, AModeratedOneRaisesAnEventForManyCompletions) {
+  ASSERT_EQ(machine.nic->moderate_cq(pair.b_cq.number(), 3, 0xffff).value, 0);
+  pair.b_cq.arm();
+  for (int i = 0; i < 2; ++i) {
+    send();
+    pair.b_cq.next();
+  }
+  EXPECT_EQ(machine.sink.completions(), 0U);
+  send();
+  EXPECT_TRUE(eventually([&] { return machine.sink.completions() == 1; }));
+}
+
+TEST_F(CompletionQueues, AModeratedOneRaisesItsEventAfterThePeriodAtTheLatest) {
+  ASSERT_EQ(machine.nic->moderate_cq(pair.b_cq.number(), 1000, 2000).value, 0);
+  pair.b_cq.arm();
+  send();
+  EXPECT_TRUE(eventually([&] { return machine.sink.completions() == 1; }));
+}
+
+TEST_F(CompletionQueues, WhatModerationHeldBackIsRaisedWhenItEnds) {
+  ASSERT_EQ(machine.nic->moderate_cq(pair.b_cq.number(), 1000, 0xffff).value, 0);
+  pair.b_cq.arm();
+  send();
+  pair.b_cq.next();
+  ASSERT_EQ(machine.sink.completions(), 0U);
+  ASSERT_EQ(machine.nic->moderate_cq(pair.b_cq.number(), 0, 0).value, 0);
+  EXPECT_EQ(machine.sink.completions(), 1U);
+}
+
+TEST_F(CompletionQueues, TheEndOfModerationRaisesNothingWithoutACompletion) {
+  ASSERT_EQ(machine.nic->moderate_cq(pair.b_cq.number(), 10, 10).value, 0);
+  pair.b_cq.arm();
+  nops(1);
+  pair.a_cq.next();
+  ASSERT_EQ(machine.nic->moderate_cq(pair.b_cq.number(), 0, 0).value, 0);
+  EXPECT_EQ(machine.sink.completions(), 0U);
 }
 
 TEST_F(CompletionQueues, ErrorsCountAsSolicited) {

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include <atomic>
+#include <thread>
 
 #include "softnic/nic/address_resolution.hpp"
 #include "tests/unit/nic/harness.hpp"
@@ -33,6 +34,22 @@ TEST(Control, GidTableIsARealCards) {
   const ibv_port_attr port = machine.nic->port();
   EXPECT_EQ(port.state, IBV_PORT_ACTIVE);
   EXPECT_EQ(port.max_msg_sz, 1U << 30);
+}
+
+TEST(Control, AnInfiniBandPortHasALidThatLeadsToItsAddress) {
+  const PortAddress address{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 71, 3, 9};
+  const ibv_port_attr port = make_infiniband_port(2048, address);
+  EXPECT_EQ(port.link_layer, IBV_LINK_LAYER_INFINIBAND);
+  EXPECT_EQ(port.lid, 0x0309);
+  const PortAddress neighbour{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 71, 200, 1};
+  const ibv_gid found = address_of_lid(port.lid, neighbour);
+  EXPECT_EQ(0, std::memcmp(found.raw, address.data(), sizeof found.raw));
+  const auto gids = make_infiniband_gids(address);
+  ASSERT_EQ(gids.size(), 1U);
+  EXPECT_TRUE(gids[0].infiniband);
+  EXPECT_TRUE(gids[0].net_device.empty());
+  const ibv_gid resolved = routable(gids[0].gid);
+  EXPECT_EQ(0, std::memcmp(resolved.raw, address.data(), sizeof resolved.raw));
 }
 
 TEST(Control, ForeignLinkLocalGidIsLeftAlone) {
@@ -235,6 +252,23 @@ TEST(Control, DestroyedWhileItsMessageIsUnderWay) {
   }
 }
 
+// Programs exit right after their last message.
+TEST(Control, WhatWasRungBeforeItIsDestroyedIsSent) {
+  Machine machine;
+  const Memory memory(1 << 16);
+  const Mkey mkey = machine.register_memory(memory);
+  for (std::uint64_t i = 1; i <= 200; ++i) {
+    Connected pair(machine);
+    *memory.as<std::uint64_t>() = i;
+    pair.a.post(
+        Wqe(Opcode::RdmaWrite).remote(memory.address() + 4096, key(mkey)).data(memory.address(), 8, mkey));
+    pair.a.destroy();
+    pair.b.post(Wqe(Opcode::Nop));
+    pair.b_cq.next();  // the engine has been around
+    ASSERT_EQ(*reinterpret_cast<const volatile std::uint64_t*>(memory.address() + 4096), i);
+  }
+}
+
 long processor_time_us(std::int64_t since) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -304,16 +338,54 @@ TEST(EngineManners, ConnectedQueuePairCostsAtMostEightKibibytes) {
   EXPECT_LE((mallinfo2().uordblks - before) / count, 8192U);
 }
 
+// The child gets nothing that was half done.
+TEST(EngineManners, TheEngineStandsStillAroundAFork) {
+  Machine machine;
+  Connected pair(machine);
+  machine.nic->before_fork();
+  pair.a.post(Wqe(Opcode::Nop));
+  std::atomic<bool> called{false};
+  std::jthread other([&] {
+    EXPECT_TRUE(machine.nic->create_pd());
+    called = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(pair.a_cq.peek(), nullptr);
+  EXPECT_FALSE(called);
+  machine.nic->after_fork_in_parent();
+  pair.a_cq.next();
+  other.join();
+  EXPECT_TRUE(called);
+}
+
+// A library's handler that runs after the NIC's may wait for the thread that stores.
+TEST(EngineManners, AStoreToADoorbellPageDoesNotWaitForTheEndOfAFork) {
+  Machine machine;
+  Connected pair(machine);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the engine closes the page and sleeps
+  machine.nic->before_fork();
+  std::atomic<bool> stored{false};
+  std::jthread other([&] {
+    pair.a.post(Wqe(Opcode::Nop));
+    stored = true;
+  });
+  EXPECT_TRUE(eventually([&] { return stored.load(); }));
+  machine.nic->after_fork_in_parent();
+  pair.a_cq.next();
+}
+
 TEST(EngineManners, ForkedChildLeavesTheNicAlone) {
   Machine machine;
   Connected pair(machine);
+  machine.nic->before_fork();
   const pid_t child = fork();
   if (child == 0) {
-    machine.nic->abandon();
+    machine.nic->after_fork_in_child();
     const bool refused = machine.nic->create_pd().error().value == ENODEV;
     machine.nic.reset();
     _exit(refused ? 0 : 1);
   }
+  machine.nic->after_fork_in_parent();
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);

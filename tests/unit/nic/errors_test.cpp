@@ -92,10 +92,12 @@ TEST_F(Errors, RemoteKeyAndBoundsAndRights) {
   }
 }
 
+// The kernel's rxe says the same (drivers/infiniband/sw/rxe/rxe_resp.c, check_op_valid).
 TEST_F(Errors, QueuePairThatAllowsNoRemoteWrites) {
   Connected fresh(machine, {.access = IBV_ACCESS_REMOTE_READ});
   fresh.a.post(write());
-  EXPECT_ERROR(fresh.a_cq.next_error(), Syndrome::RemoteAccess, 0x88);
+  EXPECT_ERROR(fresh.a_cq.next_error(), Syndrome::RemoteInvalidRequest, 0x8a);
+  EXPECT_TRUE(eventually([&] { return machine.sink.has(fresh.b.number(), IBV_EVENT_QP_REQ_ERR); }));
 }
 
 TEST_F(Errors, DeregisteredKeyIsNotFoundAgain) {
@@ -109,6 +111,77 @@ TEST_F(Errors, RemotePageThatItsProgramTookAway) {
   remote.take_away();
   pair.a.post(write());
   EXPECT_ERROR(pair.a_cq.next_error(), Syndrome::RemoteOperation, 0x89);
+}
+
+// The NIC itself opens closed doorbell pages: it would wait for itself for ever. Silicon refuses them, too:
+// only memory is mapped on demand, and what is pinned cannot be replaced.
+class DoorbellPagesInRegions : public Errors {
+ protected:
+  enum class Region { OnDemand, OlderThanThePage };
+
+  // Nobody uses the page, so the NIC closes it when it sleeps next.
+  Mkey region(Region kind) {
+    if (kind == Region::OnDemand) {
+      page = std::make_unique<DoorbellPage>(*machine.nic);
+      return machine.nic->create_mr({machine.pd, 0, ~std::uint64_t{0}, 0, Machine::kAllAccess}).value();
+    }
+    const Mkey made = machine.register_memory(around);
+    page = std::make_unique<DoorbellPage>(*machine.nic, around.data() + 4096);
+    return made;
+  }
+  void expect_error(const Wqe& wqe, Syndrome syndrome, int vendor_err) {
+    Connected fresh(machine);
+    fresh.a.post(wqe);
+    EXPECT_ERROR(fresh.a_cq.next_error(), syndrome, vendor_err);
+  }
+  void try_all(Region kind) {
+    const Mkey everything = region(kind);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (const std::uint64_t at : {page->address() + 0x800, page->address() - 4}) {
+      expect_error(Wqe(Opcode::RdmaWrite).remote(at, key(everything)).data(local.address(), 8, lkey),
+                   Syndrome::RemoteAccess, 0x88);
+    }
+    expect_error(Wqe(Opcode::AtomicFetchAdd)
+                     .remote(page->address() + 0x800, key(everything))
+                     .atomic(1, 0)
+                     .data(local.address(), 8, lkey),
+                 Syndrome::RemoteAccess, 0x88);
+    expect_error(
+        Wqe(Opcode::RdmaRead).remote(remote.address(), key(rkey)).data(page->address(), 8, everything),
+        Syndrome::LocalProtection, 0x51);
+    pair.a.post(
+        Wqe(Opcode::RdmaRead).remote(page->address(), key(everything)).data(local.address(), 8, lkey));
+    EXPECT_EQ(mlx5::cqe_opcode(pair.a_cq.next().op_own), CqeOpcode::Request) << "only stores wait";
+  }
+
+  Memory around{3 * 4096};
+  std::unique_ptr<DoorbellPage> page;
+};
+
+TEST_F(DoorbellPagesInRegions, AreNotStoredToThoughAllMemoryIsRegistered) {
+  try_all(Region::OnDemand);
+}
+
+TEST_F(DoorbellPagesInRegions, AreNotStoredToThoughTheRegionWasThereFirst) {
+  try_all(Region::OlderThanThePage);
+}
+
+TEST_F(DoorbellPagesInRegions, AreNoPlaceForCompletions) {
+  const DoorbellPage other(*machine.nic);
+  const std::uint64_t page_at = other.address();
+  const auto create = [&](std::uint64_t ring, std::uint64_t record) {
+    return machine.nic->create_cq({ring, record, 16, 64, machine.page->id(), &machine.sink});
+  };
+  EXPECT_EQ(create(page_at, local.address()).error().value, EFAULT);
+  EXPECT_EQ(create(local.address(), page_at + 0x40).error().value, EFAULT);
+  EXPECT_EQ(machine.nic->resize_cq(pair.a_cq.number(), page_at, 64, 64).value, EFAULT);
+}
+
+TEST_F(DoorbellPagesInRegions, AreNoPlaceForCompletionsThoughTheRingWasThereFirst) {
+  const DoorbellPage over(*machine.nic, pair.a_cq.ring().data());
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  pair.a.post(Wqe(Opcode::Nop));
+  EXPECT_TRUE(eventually([&] { return machine.sink.has(pair.a_cq.number(), IBV_EVENT_CQ_ERR); }));
 }
 
 TEST_F(Errors, EverythingRungIsFlushedInOrder) {
@@ -186,7 +259,7 @@ TEST_F(Errors, MalformedWorkRequestsFailAndDoNotCrash) {
       Wqe(static_cast<Opcode>(0x3f)).data(local.address(), 8, lkey),
       Wqe(Opcode::Umr),
       Wqe(Opcode::LocalInvalidate),
-      Wqe(Opcode::SendInvalidate).data(local.address(), 8, lkey),
+      Wqe(Opcode::Mmo),
       Wqe(Opcode::RdmaRead).remote(remote.address(), key(rkey)).inline_data("no place to store to"),
       Wqe(Opcode::AtomicFetchAdd)
           .remote(remote.address(), key(rkey))

@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <csignal>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -130,6 +132,30 @@ TEST_F(GuardedMemory, BlockedSignalsAreUnblockedForTheAccessAndBlockedAgain) {
   pthread_sigmask(SIG_SETMASK, &before, &after);
   EXPECT_EQ(1, sigismember(&after, SIGSEGV));
   EXPECT_EQ(0, sigismember(&after, SIGBUS));
+}
+
+std::atomic<int> signals_seen{0};
+
+TEST_F(GuardedMemory, SignalsWaitWhileOnlyThoseOfFaultsAreWanted) {
+  Pages pages;
+  pages.unmap_second();
+  struct sigaction action {};
+  action.sa_handler = [](int) { ++signals_seen; };
+  struct sigaction before {};
+  sigaction(SIGUSR1, &action, &before);
+  {
+    const OnlyFaultSignals outer;
+    raise(SIGUSR1);
+    {
+      const OnlyFaultSignals inner;
+      EXPECT_FALSE(guarded_store32(pages.edge(), 1));
+    }
+    EXPECT_EQ(signals_seen, 0);
+  }
+  EXPECT_EQ(signals_seen, 1);
+  raise(SIGUSR1);
+  EXPECT_EQ(signals_seen, 2);
+  sigaction(SIGUSR1, &before, nullptr);
 }
 
 std::byte* repaired_page = nullptr;

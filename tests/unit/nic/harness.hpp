@@ -24,6 +24,7 @@
 #include "qpair/mlx5/doorbell.hpp"
 #include "qpair/mlx5/wqe.hpp"
 #include "softnic/nic/nic.hpp"
+#include "tests/support/wqe.hpp"
 
 namespace qpair::softnic::nic::testing_support {
 
@@ -76,6 +77,7 @@ class Sink final : public EventSink {
   void completion(Cqn cq) override { add(completions_, cq); }
   void cq_event(Cqn cq, ibv_event_type event) override { add(cq_events_, std::pair{cq, event}); }
   void qp_event(Qpn qp, ibv_event_type event) override { add(qp_events_, std::pair{qp, event}); }
+  void srq_event(Srqn srq, ibv_event_type event) override { add(srq_events_, std::pair{srq, event}); }
 
   std::size_t completions() const {
     const std::lock_guard lock(mutex_);
@@ -89,6 +91,10 @@ class Sink final : public EventSink {
     const std::lock_guard lock(mutex_);
     return std::ranges::find(cq_events_, std::pair{cq, event}) != cq_events_.end();
   }
+  std::size_t count(Srqn srq, ibv_event_type event) const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(std::ranges::count(srq_events_, std::pair{srq, event}));
+  }
 
  private:
   template <typename List, typename Event>
@@ -100,16 +106,18 @@ class Sink final : public EventSink {
   std::vector<Cqn> completions_;
   std::vector<std::pair<Cqn, ibv_event_type>> cq_events_;
   std::vector<std::pair<Qpn, ibv_event_type>> qp_events_;
+  std::vector<std::pair<Srqn, ibv_event_type>> srq_events_;
 };
 
 // A doorbell page as the driver makes it: a memfd that the NIC and the program map separately.
 class DoorbellPage {
  public:
-  explicit DoorbellPage(Nic& nic) : nic_(nic) {
+  // The program's mapping, at an address of its choice or at any.
+  explicit DoorbellPage(Nic& nic, std::byte* at = nullptr) : nic_(nic) {
     const int file = memfd_create("uar", MFD_CLOEXEC);
     EXPECT_EQ(0, ftruncate(file, 4096));
-    nics_ = map(file);
-    programs_ = map(file);
+    nics_ = map(file, nullptr);
+    programs_ = map(file, at);
     close(file);
     id_ = nic.add_uar(nics_).value();
     nic.uar_mapped(id_, programs_);
@@ -123,13 +131,15 @@ class DoorbellPage {
   DoorbellPage& operator=(const DoorbellPage&) = delete;
 
   UarId id() const { return id_; }
+  std::uint64_t address() const { return reinterpret_cast<std::uint64_t>(programs_); }
   void store(std::size_t offset, std::uint64_t value) const {
     __atomic_store_n(reinterpret_cast<std::uint64_t*>(programs_ + offset), value, __ATOMIC_RELEASE);
   }
 
  private:
-  static std::byte* map(int file) {
-    return static_cast<std::byte*>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+  static std::byte* map(int file, std::byte* at) {
+    return static_cast<std::byte*>(
+        mmap(at, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | (at != nullptr ? MAP_FIXED : 0), file, 0));
   }
   Nic& nic_;
   std::byte* nics_ = nullptr;
@@ -159,12 +169,13 @@ class Machine {
 
 class Completions {
  public:
-  Completions(Machine& machine, std::uint32_t entries, std::uint32_t cqe_size = 64)
+  Completions(Machine& machine, std::uint32_t entries, std::uint32_t cqe_size = 64,
+              bool ignore_overrun = false)
       : machine_(machine), ring_(std::make_unique<Memory>(std::size_t{entries} * cqe_size)), record_(4096) {
     set_up(*ring_, entries, cqe_size);
     number_ = machine.nic
                   ->create_cq({ring_->address(), record_.address(), entries, cqe_size, machine.page->id(),
-                               &machine.sink})
+                               &machine.sink, ignore_overrun})
                   .value();
     std::memset(record_.data(), 0, 4);
   }
@@ -178,13 +189,17 @@ class Completions {
   std::uint32_t index() const { return index_; }
 
   // As libmlx5's get_sw_cqe(): the entry at the consumer index, if the NIC has handed it over.
-  const mlx5::Cqe64* peek() const {
+  const mlx5::Cqe64* peek() const { return peek(index_); }
+  const mlx5::Cqe64* peek(std::uint32_t index) const {
     const auto* const cqe =
-        ring_->as<mlx5::Cqe64>(std::size_t{index_ & (entries_ - 1)} * cqe_size_ + cqe_size_ - 64);
+        ring_->as<mlx5::Cqe64>(std::size_t{index & (entries_ - 1)} * cqe_size_ + cqe_size_ - 64);
     const std::uint8_t op_own = __atomic_load_n(&cqe->op_own, __ATOMIC_ACQUIRE);
     const bool ours = mlx5::cqe_opcode(op_own) != mlx5::CqeOpcode::Invalid &&
-                      (op_own & mlx5::kCqeOwnerMask) == ((index_ & entries_) != 0 ? 1 : 0);
+                      (op_own & mlx5::kCqeOwnerMask) == ((index & entries_) != 0 ? 1 : 0);
     return ours ? cqe : nullptr;
+  }
+  void store_consumer_index(std::uint32_t index) {
+    __atomic_store_n(&record_.as<mlx5::be32>()->raw, mlx5::be32{index}.raw, __ATOMIC_RELEASE);
   }
   void consume() {
     ++index_;
@@ -262,62 +277,12 @@ class Completions {
   std::uint32_t events_ = 0;
 };
 
-// One send WQE, segment by segment.
-class Wqe {
- public:
-  Wqe(mlx5::Opcode opcode, std::uint8_t flags = mlx5::kCqUpdate, std::uint32_t immediate = 0)
-      : opcode_(opcode) {
-    mlx5::ControlSegment control{};
-    control.fm_ce_se = flags;
-    control.imm = immediate;
-    append(control);
-  }
-  Wqe& remote(std::uint64_t address, std::uint32_t rkey) {
-    return append(mlx5::RemoteAddressSegment{address, rkey, std::uint32_t{0}});
-  }
-  Wqe& atomic(std::uint64_t swap_add, std::uint64_t compare) {
-    return append(mlx5::AtomicSegment{swap_add, compare});
-  }
-  Wqe& data(std::uint64_t address, std::uint32_t length, Mkey lkey) {
-    return append(mlx5::DataSegment{length, static_cast<std::uint32_t>(lkey), address});
-  }
-  Wqe& inline_data(std::string_view text) {
-    append(mlx5::InlineSegment{static_cast<std::uint32_t>(text.size()) | mlx5::kInlineFlag});
-    const std::size_t at = bytes_.size();
-    bytes_.resize((at + text.size() + 15) & ~std::size_t{15});
-    std::memcpy(bytes_.data() + at, text.data(), text.size());
-    return *this;
-  }
-  // Lies that a test wants to tell.
-  Wqe& claim_index(std::uint16_t index) { return claimed_index_ = index, *this; }
-  Wqe& claim_qpn(std::uint32_t qpn) { return claimed_qpn_ = qpn, *this; }
-  Wqe& claim_segments(std::uint32_t segments) { return claimed_segments_ = segments, *this; }
-
-  std::vector<std::byte> bytes(std::uint16_t index, std::uint32_t qpn) const {
-    std::vector<std::byte> out = bytes_;
-    const auto segments = static_cast<std::uint32_t>((out.size() + 15) / 16);
-    auto* const control = reinterpret_cast<mlx5::ControlSegment*>(out.data());
-    control->opmod_idx_opcode = mlx5::opmod_idx_opcode(claimed_index_.value_or(index), opcode_);
-    control->qpn_ds = mlx5::qpn_ds(claimed_qpn_.value_or(qpn), claimed_segments_.value_or(segments));
-    return out;
-  }
-
- private:
-  template <typename Segment>
-  Wqe& append(const Segment& segment) {
-    const std::size_t at = bytes_.size();
-    bytes_.resize(at + sizeof segment);
-    std::memcpy(bytes_.data() + at, &segment, sizeof segment);
-    return *this;
-  }
-  mlx5::Opcode opcode_;
-  std::vector<std::byte> bytes_;
-  std::optional<std::uint16_t> claimed_index_;
-  std::optional<std::uint32_t> claimed_qpn_;
-  std::optional<std::uint32_t> claimed_segments_;
-};
+using by_hand::Wqe;
 
 struct QpOptions {
+  ibv_qp_type type = IBV_QPT_RC;
+  std::uint32_t qkey = 0x1111'1111;  // datagrams
+  bool block_multicast_loopback = false;
   std::uint32_t send_blocks = 64;
   std::uint32_t receives = 64;
   std::uint32_t receive_shift = 6;  // four segments
@@ -327,6 +292,8 @@ struct QpOptions {
   std::uint8_t timeout = 14;
   std::uint8_t retry = 7;
   std::uint8_t rnr_retry = 7;
+  std::optional<Srqn> srq = std::nullopt;  // in place of the receive ring
+  Xrcdn xrc_domain{};                      // of an XRC target, which has no rings
 };
 
 class Pair {
@@ -338,7 +305,7 @@ class Pair {
         receive_ring_(std::size_t{options.receives} << options.receive_shift),
         record_(4096) {
     QpParameters is{};
-    is.type = IBV_QPT_RC;
+    is.type = options.type;
     is.pd = machine.pd;
     is.send_cq = send_cq.number();
     is.recv_cq = receive_cq.number();
@@ -346,10 +313,14 @@ class Pair {
     is.sq_buffer = send_ring_.address();
     is.doorbell_record = record_.address();
     is.sq_basic_blocks = options.send_blocks;
-    is.rq_wqe_count = options.receives;
+    is.srq = options.srq;
+    is.rq_wqe_count = options.srq || is_xrc() ? 0 : options.receives;
+    is.xrc_domain = options.xrc_domain;
+    if (is_target()) is.sq_basic_blocks = 0;
     is.rq_wqe_shift = options.receive_shift;
     is.user_index = kUserIndex;
     is.signal_all = options.signal_all;
+    is.block_multicast_loopback = options.block_multicast_loopback;
     is.scatter_to_cqe_recv = is.scatter_to_cqe_send = options.scatter_to_cqe;
     is.uar = machine.page->id();
     is.sink = &machine.sink;
@@ -362,6 +333,11 @@ class Pair {
   static constexpr std::uint32_t kUserIndex = 0x1234;
   Qpn number() const { return number_; }
   std::uint32_t qpn() const { return static_cast<std::uint32_t>(number_); }
+  bool is_rc() const { return options_.type == IBV_QPT_RC; }
+  bool is_initiator() const { return options_.type == IBV_QPT_XRC_SEND; }
+  bool is_target() const { return options_.type == IBV_QPT_XRC_RECV; }
+  bool is_xrc() const { return is_initiator() || is_target(); }
+  bool is_ud() const { return options_.type == IBV_QPT_UD; }
   const Memory& send_ring() const { return send_ring_; }
   const Memory& receive_ring() const { return receive_ring_; }
   const Memory& record() const { return record_; }
@@ -384,7 +360,9 @@ class Pair {
     attributes.qp_state = IBV_QPS_INIT;
     attributes.port_num = 1;
     attributes.qp_access_flags = static_cast<unsigned>(options_.access);
-    return modify(attributes, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS);
+    attributes.qkey = options_.qkey;
+    return modify(attributes, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX |
+                                  (is_ud() ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
   }
   Errno to_rtr(std::uint32_t peer, std::uint8_t gid_index = 3) {
     ibv_qp_attr attributes{};
@@ -398,8 +376,10 @@ class Pair {
     attributes.ah_attr.port_num = 1;
     attributes.ah_attr.grh.sgid_index = gid_index;
     attributes.ah_attr.grh.dgid = machine_.nic->gids().at(gid_index).gid;
-    return modify(attributes, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                                  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+    if (is_ud()) return modify(attributes, IBV_QP_STATE);
+    return modify(attributes,
+                  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                      (is_rc() || is_target() ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0));
   }
   Errno to_rts() {
     ibv_qp_attr attributes{};
@@ -409,6 +389,8 @@ class Pair {
     attributes.retry_cnt = options_.retry;
     attributes.rnr_retry = options_.rnr_retry;
     attributes.max_rd_atomic = 16;
+    if (is_target()) return modify(attributes, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT);
+    if (!is_rc() && !is_initiator()) return modify(attributes, IBV_QP_STATE | IBV_QP_SQ_PSN);
     return modify(attributes, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                                   IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
   }
@@ -438,6 +420,9 @@ class Pair {
   void store_send_record(std::uint32_t value) {
     __atomic_store_n(&record_.as<mlx5::be32>(4)->raw, mlx5::be32{value & 0xffff}.raw, __ATOMIC_RELEASE);
   }
+  void store_receive_record(std::uint32_t value) {
+    __atomic_store_n(&record_.as<mlx5::be32>()->raw, mlx5::be32{value & 0xffff}.raw, __ATOMIC_RELEASE);
+  }
   void ring() {
     store_send_record(send_index_);
     ring_without_record();
@@ -445,6 +430,12 @@ class Pair {
   void ring_without_record() {
     machine_.page->store(mlx5::kBlueFlameOffset + half_, doorbell_);
     half_ ^= 0x100;
+  }
+  // With a first word of the test's own.
+  void ring_with(std::uint32_t opmod_idx_opcode) {
+    const mlx5::be32 words[] = {opmod_idx_opcode, mlx5::qpn_ds(qpn(), 0)};
+    std::memcpy(&doorbell_, words, sizeof doorbell_);
+    ring_without_record();
   }
   std::uint16_t post(const Wqe& wqe) {
     const std::uint16_t index = write(wqe);

@@ -39,7 +39,7 @@ namespace qpair::softnic::roce::test {
 namespace {
 
 // Takes everything and says yes; allocates nothing.
-class QuietHost : public RcHost {
+class QuietHost : public Host {
  public:
   std::uint64_t to_send = 0;
   SendRequest request;

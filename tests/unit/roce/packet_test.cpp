@@ -129,6 +129,28 @@ TEST(Icrc, KnowsIpv6) {
   EXPECT_FALSE(check_icrc({b, a, bytes}));
 }
 
+TEST(Icrc, FindsEveryIdentification) {
+  for (const std::size_t size : {kBthSize + kIcrcSize, std::size_t{1040}, std::size_t{4124}}) {
+    std::vector<std::byte> bytes(size, std::byte{0x5a});
+    Icrc unnumbered(test::endpoint(1), test::endpoint(2));
+    for (unsigned number = 0; number < 65536; number += 13) {
+      Icrc(test::endpoint(1), test::endpoint(2), static_cast<std::uint16_t>(number)).seal(bytes);
+      ASSERT_EQ(unnumbered.identification(bytes), std::optional(static_cast<std::uint16_t>(number))) << size;
+    }
+  }
+}
+
+TEST(Icrc, HasNoIdentificationToFindInIpv6) {
+  std::vector<std::byte> bytes(40, std::byte{0x5a});
+  wire::Endpoint a = test::endpoint(1);
+  wire::Endpoint b = test::endpoint(2);
+  a.address[0] = b.address[0] = 0xfd;
+  set_icrc({a, b, bytes});
+  EXPECT_TRUE(check_icrc({a, b, bytes, {}}));
+  bytes[20] ^= std::byte{1};
+  EXPECT_FALSE(check_icrc({a, b, bytes, {}}));
+}
+
 TEST(Icrc, OfATooShortPacketIsWrong) {
   std::vector<std::byte> bytes(kBthSize + kIcrcSize - 1);
   const wire::Frame frame{test::endpoint(1), test::endpoint(2), bytes};

@@ -81,6 +81,131 @@ TEST_F(Requesting, TheBudgetBoundsACall) {
   EXPECT_EQ(link.sent.size(), 10U);
 }
 
+TEST_F(Requesting, NothingIsSentIntoALinkThatIsFullAndNobodyWaitsInVain) {
+  connect();
+  link.full = true;
+  host.post(make(Operation::Write, 256 * 2), 0);
+  EXPECT_FALSE(qp.transmit(10, now));
+  EXPECT_THAT(link.sent, IsEmpty());
+  EXPECT_TRUE(qp.waits_for_room());
+  EXPECT_FALSE(qp.has_work(now));
+  EXPECT_GT(qp.deadline(), now) << "its turn comes when there is room, not before";
+  link.full = false;
+  EXPECT_FALSE(qp.waits_for_room());
+  EXPECT_TRUE(qp.has_work(now));
+  EXPECT_THAT(sends(), ElementsAre("RDMA WRITE First 5 [256]", "RDMA WRITE Last 6 [256] ack?"));
+}
+
+// ---- Requests that the host carries out itself -----------------------------------------------------
+
+TEST_F(Requesting, WhatTheHostCopiesTakesNoPacketsAndNoPsns) {
+  connect();
+  host.copies = true;
+  host.post(make(Operation::Write, 3'000'000), 0);
+  EXPECT_TRUE(qp.transmit(10, now)) << "others have their turn in between";
+  EXPECT_THAT(completed(), IsEmpty());
+  EXPECT_TRUE(qp.transmit(10, now));
+  EXPECT_FALSE(qp.transmit(10, now));
+  EXPECT_THAT(link.sent, IsEmpty());
+  EXPECT_THAT(completed(), ElementsAre(0));
+  EXPECT_THAT(host.copied,
+              ElementsAre(std::pair(0, 1048576), std::pair(1048576, 1048576), std::pair(2097152, 902848)));
+  EXPECT_EQ(qp.deadline(), TimePoint::max()) << "nobody is waited for";
+  host.copies = false;
+  host.post(make(Operation::Write, 100), 0);
+  EXPECT_THAT(sends(), ElementsAre("RDMA WRITE Only 5 [100] ack?"));
+}
+
+TEST_F(Requesting, NothingOvertakesWhatIsOnItsWay) {
+  connect();
+  host.copies = true;
+  host.post(make(Operation::Send, 100), 0);
+  host.post(make(Operation::Write, 100), 0);
+  EXPECT_THAT(sends(), ElementsAre("SEND Only 5 [100] ack?", "RDMA WRITE Only 6 [100] ack?"));
+  EXPECT_THAT(host.copied, IsEmpty());
+  receive_ack(6);
+  host.post(make(Operation::Write, 200'000), 0);
+  EXPECT_THAT(sends(), IsEmpty());
+  EXPECT_EQ(host.copied.size(), 1U);
+  // A long one is worth waiting for.
+  host.post(make(Operation::Send, 100), 0);
+  host.post(make(Operation::Write, 200'000), 0);
+  EXPECT_THAT(sends(), ElementsAre("SEND Only 7 [100] ack?"));
+  EXPECT_EQ(host.copied.size(), 1U);
+  EXPECT_FALSE(qp.has_work(now));
+  receive_ack(7);
+  EXPECT_THAT(sends(), IsEmpty());
+  EXPECT_EQ(host.copied.size(), 2U);
+}
+
+// The first request of a connection travels in packets when the peer is not known yet.
+TEST_F(Requesting, AStreamOfLongOnesIsCopiedAsSoonAsTheHostCan) {
+  connect();
+  host.post(make(Operation::Write, 100), 0);
+  EXPECT_THAT(sends(), ElementsAre("RDMA WRITE Only 5 [100] ack?"));
+  host.copies = true;
+  host.post(make(Operation::Write, 200'000), 0);
+  EXPECT_THAT(sends(), IsEmpty()) << "it waits for its turn to be copied";
+  receive_ack(5);
+  EXPECT_THAT(sends(), IsEmpty());
+  EXPECT_EQ(host.copied.size(), 1U);
+  EXPECT_EQ(completed().size(), 2U);
+}
+
+// While a long one waits for its turn to be copied, what is before it is sent again as ever.
+TEST_F(Requesting, ACopyThatWaitsDoesNotKeepWhatIsBeforeItFromBeingSentAgain) {
+  connect();
+  host.copies = true;
+  host.post(make(Operation::Write, 200'000), 0);
+  EXPECT_THAT(sends(), IsEmpty());
+  host.post(make(Operation::Send, 1), 0);
+  host.post(make(Operation::Write, 200'000), 0);
+  EXPECT_THAT(sends(), ElementsAre("SEND Only 5 [1] ack?"));
+  receive_rnr(5, 12);  // 640 µs
+  EXPECT_EQ(qp.deadline(), now + 640us);
+  now += 640us;
+  EXPECT_TRUE(qp.has_work(now));
+  EXPECT_THAT(sends(), ElementsAre("SEND Only 5 [1] ack?"));
+  receive_nak(5, NakCode::SequenceError);
+  EXPECT_THAT(sends(), ElementsAre("SEND Only 5 [1] ack?"));
+  receive_ack(5);
+  EXPECT_THAT(sends(), IsEmpty());
+  EXPECT_EQ(host.copied.size(), 2U);
+  EXPECT_EQ(completed().size(), 3U);
+}
+
+TEST_F(Requesting, WhatCannotBeCopiedToTheEndTravelsWhole) {
+  connect();
+  host.copies = true;
+  host.post(make(Operation::Write, 1'100'000), 0);
+  EXPECT_TRUE(qp.transmit(10, now));
+  host.copies = false;
+  qp.transmit(1, now);
+  ASSERT_EQ(link.sent.size(), 1U);
+  EXPECT_EQ(describe(link.sent.front()), "RDMA WRITE First 5 [256]");
+}
+
+TEST_F(Requesting, APeerThatIsGoneFailsWhatIsOutstanding) {
+  connect();
+  host.post(make(Operation::Write, 100), 0);
+  EXPECT_EQ(sends().size(), 1U);
+  qp.peer_departed(wire::Endpoint{});
+  EXPECT_THAT(completed(), IsEmpty()) << "somebody else is gone";
+  qp.peer_departed(kPeer);
+  ASSERT_EQ(host.completions.size(), 1U);
+  EXPECT_FALSE(host.completions[0].ok);
+  EXPECT_EQ(host.completions[0].why.syndrome, mlx5::Syndrome::TransportRetryExceeded);
+}
+
+TEST_F(Requesting, APeerThatIsGoneFailsWhatComesAtOnce) {
+  connect();
+  qp.peer_departed(kPeer);
+  host.post(make(Operation::Write, 100), 0);
+  EXPECT_THAT(sends(), IsEmpty());
+  ASSERT_EQ(host.completions.size(), 1U);
+  EXPECT_EQ(host.completions[0].why.syndrome, mlx5::Syndrome::TransportRetryExceeded);
+}
+
 TEST_F(Requesting, TheWindowBoundsWhatIsOnItsWay) {
   connect();
   host.post(make(Operation::Write, 256 * 1000), 0);
@@ -153,8 +278,8 @@ TEST_F(Requesting, LossHalvesTheWindowAndSuccessLetsItGrow) {
 
 TEST_F(Requesting, WithoutLossTheWindowGrowsToItsBound) {
   connect({.mtu = 4096});
-  host.post(make(Operation::Write, 4096 * 2000), 0);
-  host.memory.resize(4096 * 2000);
+  host.post(make(Operation::Write, 4096 * 8000), 0);
+  host.memory.resize(4096 * 8000);
   std::uint32_t next = 5;
   std::size_t largest = 0;
   for (int i = 0; i < 10; ++i) {
@@ -281,6 +406,21 @@ TEST_F(Requesting, AReadWithoutRoomForReadsFailsWithTheReason) {
   EXPECT_EQ(host.completions[1].why.syndrome, mlx5::Syndrome::LocalQpOperation);
   EXPECT_THAT(host.completions[1].why.reason, ::testing::HasSubstr("max_rd_atomic"));
   EXPECT_EQ(qp.state(), IBV_QPS_ERR);
+}
+
+TEST_F(Requesting, AReadWithoutRoomForReadsFailsAlsoWhenWhatIsBeforeItIsSentAgain) {
+  connect({.max_reads = 0});
+  host.post(make(Operation::Send, 1), 0);
+  host.post(make(Operation::Read, 8), 0);
+  EXPECT_THAT(sends(), ElementsAre("SEND Only 5 [1] ack?"));
+  receive_rnr(5, 1);
+  now += 10us;
+  EXPECT_THAT(sends(), ElementsAre("SEND Only 5 [1] ack?"));
+  receive_ack(5);
+  EXPECT_TRUE(qp.has_work(now));
+  sends();
+  ASSERT_EQ(host.completions.size(), 2U);
+  EXPECT_THAT(host.completions[1].why.reason, ::testing::HasSubstr("max_rd_atomic"));
 }
 
 TEST_F(Requesting, AFenceWaitsForEarlierReads) {
@@ -432,6 +572,18 @@ TEST_F(Requesting, ReceiverNotReadyWaitsAsLongAsItSays) {
   now += 1us;
   qp.expire(now);
   EXPECT_THAT(sends(), ElementsAre("SEND Only 5 [1] ack?", "SEND Only 6 [1] ack?"));
+}
+
+// A copy that was under way found a receive.
+TEST_F(Requesting, ReceiverNotReadyEndsWhenTheReceiverWas) {
+  connect();
+  host.post(make(Operation::Send, 1), 0);
+  sends();
+  receive_rnr(5, 12);  // 640 µs
+  receive_ack(5);
+  EXPECT_EQ(completed().size(), 1U);
+  host.post(make(Operation::Send, 1), 0);
+  EXPECT_THAT(sends(), ElementsAre("SEND Only 6 [1] ack?"));
 }
 
 TEST_F(Requesting, SevenRnrRetriesMeansForEver) {
@@ -631,6 +783,36 @@ TEST_F(Requesting, DrainingFinishesWhatWasBegunAndSaysSo) {
   a.qp_state = IBV_QPS_RTS;
   qp.modify(a, IBV_QP_STATE, now);
   EXPECT_THAT(sends(), ElementsAre("RDMA WRITE Only 6 [10] ack?"));
+}
+
+TEST_F(Requesting, AFullQueueThatDrainsHasNothingElseToDo) {
+  connect();
+  for (std::size_t i = 0; i < 2 * kMaxOutstandingRequests; ++i) host.post(make(Operation::Write, 1), 0);
+  EXPECT_EQ(sends().size(), kMaxOutstandingRequests);
+  ibv_qp_attr a{};
+  a.qp_state = IBV_QPS_SQD;
+  qp.modify(a, IBV_QP_STATE, now);
+  receive_ack(5);
+  EXPECT_FALSE(qp.has_work(now)) << "what was not begun waits for RTS";
+  EXPECT_GT(qp.deadline(), now);
+  a.qp_state = IBV_QPS_RTS;
+  qp.modify(a, IBV_QP_STATE, now);
+  EXPECT_EQ(sends().size(), 1U);
+}
+
+TEST_F(Requesting, ThatAQueueHasDrainedIsSaidThoughItWasModifiedMeanwhile) {
+  connect();
+  host.post(make(Operation::Write, 10), 0);
+  sends();
+  ibv_qp_attr a{};
+  a.qp_state = IBV_QPS_SQD;
+  a.en_sqd_async_notify = 1;
+  qp.modify(a, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY, now);
+  a.en_sqd_async_notify = 0;
+  a.timeout = 15;
+  qp.modify(a, IBV_QP_STATE | IBV_QP_TIMEOUT, now);
+  receive_ack(5);
+  EXPECT_THAT(host.events, ElementsAre(IBV_EVENT_SQ_DRAINED));
 }
 
 TEST_F(Requesting, AnIdleQueueDrainsAtOnce) {

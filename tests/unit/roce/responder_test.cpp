@@ -399,6 +399,22 @@ TEST_F(Responding, MoreReadsThanAgreedAreAnInvalidRequest) {
                                    HasSubstr("max_dest_rd_atomic is 2"), "NAK 7 invalid request"));
 }
 
+// SQD to SQD, while answers wait around the end of the ring.
+TEST_F(Responding, MoreReadsMayBeAllowedWhileSomeWait) {
+  connect({.max_reads = 4});
+  for (unsigned i = 0; i < 6; ++i) {
+    receive(Opcode::ReadRequest, 5 + i, 0, to(0, 8));
+    EXPECT_EQ(sends().size(), 1U);
+  }
+  for (unsigned i = 0; i < 3; ++i) receive(Opcode::ReadRequest, 11 + i, 0, to(0, 8));
+  ibv_qp_attr a{};
+  a.max_dest_rd_atomic = 16;
+  qp.modify(a, IBV_QP_MAX_DEST_RD_ATOMIC, now);
+  receive(Opcode::ReadRequest, 14, 0, to(0, 8));
+  EXPECT_THAT(sends(), ElementsAre("RDMA READ Response Only 11 [8]", "RDMA READ Response Only 12 [8]",
+                                   "RDMA READ Response Only 13 [8]", "RDMA READ Response Only 14 [8]"));
+}
+
 TEST_F(Responding, ReadsWithoutAnyResourceAreAnInvalidRequest) {
   connect({.max_reads = 0});
   receive(Opcode::ReadRequest, 5, 0, to(0, 8));
@@ -447,6 +463,19 @@ TEST_F(Responding, AnInterruptedSendFailsItsReceive) {
   receive(Opcode::SendFirst, 5, 256, quiet());
   receive(Opcode::WriteOnly, 6, 8, to(0, 8));
   EXPECT_THAT(sends(), ElementsAre(HasSubstr("in the middle of another message"), "NAK 6 invalid request"));
+  ASSERT_EQ(host.receipts.size(), 1U);
+  EXPECT_FALSE(host.receipts[0].ok);
+}
+
+// The answer comes first, so its failure is what the peer learns; the receive is used up all the same.
+TEST_F(Responding, AnInterruptedSendFailsItsReceiveAlsoWhenAnEarlierAnswerFails) {
+  connect();
+  host.post_receive(0, 1000);
+  receive(Opcode::ReadRequest, 5, 0, to(0, 256 * 2));
+  receive(Opcode::SendFirst, 7, 256, quiet());
+  receive(Opcode::WriteOnly, 8, 8, to(0, 8));
+  host.remote_end = kBase;
+  EXPECT_THAT(sends(), ElementsAre("Reason 5 [13] \"out of bounds\"", "NAK 5 remote access error"));
   ASSERT_EQ(host.receipts.size(), 1U);
   EXPECT_FALSE(host.receipts[0].ok);
 }

@@ -37,7 +37,7 @@ inline std::byte pattern(std::uint64_t seed, std::uint64_t i) {
   return static_cast<std::byte>((seed * 0x9e3779b97f4a7c15ULL + i * 0x2545f4914f6cdd1dULL) >> 53);
 }
 
-class FakeHost : public RcHost {
+class FakeHost : public Host {
  public:
   struct Completion {
     std::uint16_t index = 0;
@@ -57,7 +57,10 @@ class FakeHost : public RcHost {
   explicit FakeHost(std::size_t size) : memory(size) {}
 
   std::vector<std::byte> memory;
-  RcQueuePair* queue_pair = nullptr;  // told about ERR, as the NIC does
+  Transport* queue_pair = nullptr;  // told about ERR, as the NIC does
+  ibv_qp_state after_failed_send = IBV_QPS_ERR;
+  std::map<std::uint16_t, AddressVector> addresses;  // of datagrams
+  std::vector<std::string> losses;
   std::vector<Completion> completions;
   std::vector<Receipt> receipts;
   std::vector<ibv_event_type> events;
@@ -67,6 +70,8 @@ class FakeHost : public RcHost {
   std::uint64_t remote_end = ~0ULL;  // remote accesses beyond it are refused
   std::function<void()> on_send_done;
   unsigned gathers = 0;
+  bool copies = false;  // it reaches the other side's memory by itself
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> copied;  // offsets and sizes
 
   // Posts a work request whose local data starts at `local` in memory.
   std::uint16_t post(SendRequest request, std::uint64_t local) {
@@ -99,12 +104,19 @@ class FakeHost : public RcHost {
   }
   void set_word(std::uint64_t at, std::uint64_t value) { std::memcpy(&memory[at], &value, 8); }
 
-  // ---- RcHost
+  // ---- Host
   bool next_send(SendRequest& out) override {
     if (sends_.empty()) return false;
     out = sends_.front();
     sends_.pop_front();
     return true;
+  }
+  bool can_copy(const SendRequest&, std::uint64_t) override { return copies; }
+  std::optional<std::uint64_t> copy(const SendRequest& request, std::uint64_t offset,
+                                    std::uint64_t limit) override {
+    if (!copies) return std::nullopt;
+    copied.emplace_back(offset, std::min(limit, request.length - offset));
+    return copied.back().second;
   }
   Check gather(const SendRequest& request, std::uint64_t offset, std::span<std::byte> to) override {
     ++gathers;
@@ -128,8 +140,14 @@ class FakeHost : public RcHost {
   }
   void send_failed(const SendRequest& request, const Refusal& why) override {
     completions.push_back({request.wqe_index, false, why});
-    to_error();
+    if (queue_pair != nullptr) queue_pair->set_state(after_failed_send);
   }
+  tl::expected<AddressVector, Refusal> address(const SendRequest& request) override {
+    const auto at = addresses.find(request.wqe_index);
+    if (at == addresses.end()) return Host::address(request);
+    return at->second;
+  }
+  void dropped(const std::string& sentence) override { losses.push_back(sentence); }
   bool next_receive(ReceiveRequest& out) override {
     if (receives_.empty()) return false;
     out = receives_.front();
@@ -224,15 +242,25 @@ class HandLink : public wire::Link {
   }
   void commit() override {
     EXPECT_TRUE(check_icrc({local_, destination_, open_}));
+    destinations.push_back(destination_);
     if (on_commit) return on_commit(std::move(open_));
     sent.push_back(std::move(open_));
   }
   void flush() override {}
+  bool has_room(const wire::Endpoint& destination, std::size_t) override {
+    return sent.size() < room && destination != congested;
+  }
+  bool is_full(const wire::Endpoint&, std::size_t) override { return full; }
+  std::optional<wire::TimePoint> deadline() const override { return deadline_; }
   std::size_t poll(const Receiver&, std::size_t, wire::TimePoint) override { return 0; }
 
-  std::deque<std::vector<std::byte>> sent;
-  std::function<void(std::vector<std::byte>)> on_commit;
+  std::size_t room = SIZE_MAX;  // packets
   bool full = false;
+  wire::Endpoint congested;  // has no room at all
+  std::optional<wire::TimePoint> deadline_;
+  std::deque<std::vector<std::byte>> sent;
+  std::vector<wire::Endpoint> destinations;  // of all that was sent
+  std::function<void(std::vector<std::byte>)> on_commit;
 
  private:
   wire::Endpoint local_, destination_;

@@ -45,7 +45,8 @@ TEST(Allocation, APacketThroughEveryLinkAllocatesNothing) {
   const std::string path = testing::TempDir() + "qpair-allocation-" + std::to_string(::getpid());
   auto file = CaptureFile::open(path, self);
   ASSERT_TRUE(file) << file.error();
-  auto routing = std::make_unique<RoutingLink>(std::make_unique<LoopbackLink>(self), *std::move(one));
+  auto routing =
+      std::make_unique<RoutingLink>(std::make_unique<LoopbackLink>(self), nullptr, *std::move(one));
   auto capture = std::make_unique<Capture>(std::move(routing), *std::move(file));
   FaultInjector link(std::move(capture), {.drop = 0.01, .duplicate = 0.1, .reorder = 0.1, .seed = 3});
 

@@ -222,6 +222,33 @@ TEST_F(CaptureTest, AnythingElsesFileIsLeftAlone) {
   EXPECT_EQ(std::filesystem::file_size(path_), 26U);
 }
 
+TEST_F(CaptureTest, NobodyElseCanReadIt) {
+  nic(kSelf);
+  EXPECT_EQ(std::filesystem::status(path_).permissions() & std::filesystem::perms(0077),
+            std::filesystem::perms::none);
+}
+
+// In a folder that all share, somebody else may have prepared the name.
+TEST_F(CaptureTest, ALinkIsNotFollowed) {
+  const std::string precious = folder_ + "/precious";
+  std::ofstream(precious).flush();
+  std::filesystem::create_symlink(precious, path_);
+  const auto file = CaptureFile::open(path_, kSelf);
+  ASSERT_FALSE(file);
+  EXPECT_THAT(file.error(), testing::HasSubstr("it is a symbolic link"));
+  EXPECT_EQ(std::filesystem::file_size(precious), 0U);
+}
+
+TEST_F(CaptureTest, AnotherUsersFileIsNotUsed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make one";
+  std::ofstream(path_).flush();
+  ASSERT_EQ(::chown(path_.c_str(), 65534, 65534), 0);
+  const auto file = CaptureFile::open(path_, kSelf);
+  ASSERT_FALSE(file);
+  EXPECT_THAT(file.error(), testing::HasSubstr("it belongs to another user (65534)"));
+  EXPECT_EQ(std::filesystem::file_size(path_), 0U);
+}
+
 TEST_F(CaptureTest, AFolderThatIsNotThereIsASentence) {
   const auto file = CaptureFile::open(folder_ + "/no/such/file", kSelf);
   ASSERT_FALSE(file);

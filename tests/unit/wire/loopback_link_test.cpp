@@ -106,7 +106,7 @@ TEST(LoopbackLink, EveryMixOfSizesGoesAroundTheRingUnharmed) {
 TEST(RoutingLink, KeepsOurOwnPacketsInMemoryAndSendsTheOthers) {
   auto network = std::make_unique<RecordingLink>(kSelf);
   RecordingLink& wire = *network;
-  RoutingLink link(std::make_unique<LoopbackLink>(kSelf), std::move(network));
+  RoutingLink link(std::make_unique<LoopbackLink>(kSelf), nullptr, std::move(network));
   send(link, kSelf, pattern(64, 1));
   send(link, kOther, pattern(64, 2));
   link.flush();
@@ -121,7 +121,7 @@ TEST(RoutingLink, KeepsOurOwnPacketsInMemoryAndSendsTheOthers) {
 TEST(RoutingLink, NeitherSideStarvesTheOther) {
   auto network = std::make_unique<RecordingLink>(kSelf);
   RecordingLink& wire = *network;
-  RoutingLink link(std::make_unique<LoopbackLink>(kSelf), std::move(network));
+  RoutingLink link(std::make_unique<LoopbackLink>(kSelf), nullptr, std::move(network));
   unsigned from_self = 0;
   unsigned from_other = 0;
   for (int round = 0; round < 100; ++round) {  // both always have more than a poll takes
