@@ -15,8 +15,6 @@
 namespace qpair::softnic::driver {
 namespace {
 
-constexpr std::uint16_t kDefaultPartition = 0xffff;
-
 // 127.71.0.0/16, where every address is that of an emulated NIC (wire::UdpLink::open_anywhere()).
 bool is_of_emulated_nic(const wire::Endpoint& endpoint) {
   return endpoint.is_ipv4() && endpoint.address[12] == 127 && endpoint.address[13] == 71;

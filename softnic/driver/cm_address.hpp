@@ -13,6 +13,8 @@
 
 namespace qpair::softnic::driver {
 
+inline constexpr std::uint16_t kDefaultPartition = 0xffff;
+
 // rdma_addr_size(): 0 for a family that is none of rdma_cm's.
 std::uint16_t address_size(int family);
 inline std::uint16_t address_size(const cm::Address& address) {

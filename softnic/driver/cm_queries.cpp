@@ -13,7 +13,6 @@
 namespace qpair::softnic::driver {
 namespace {
 
-constexpr std::uint16_t kDefaultPartition = 0xffff;
 constexpr std::uint8_t kExactly = 2;  // IB_SA_EQ
 constexpr std::uint8_t kReversible = 0x80;
 

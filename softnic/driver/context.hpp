@@ -6,6 +6,7 @@
 // Commands answer 0 or a negative errno, or an Outcome that is a value or a negative errno.
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <tl/expected.hpp>
@@ -22,6 +23,9 @@ namespace qpair::softnic::driver {
 
 template <typename T>
 using Outcome = tl::expected<T, int>;
+
+inline constexpr std::uint32_t kDoorbellRecordSize = 8;
+inline constexpr std::uint32_t kDefaultUserIndex = 0xffffff;  // "none": MLX5_IB_DEFAULT_UIDX
 
 // The mlx5 part of a command and of its answer.
 struct DriverData {

@@ -19,7 +19,6 @@ namespace {
 constexpr std::uint16_t kKnownFlags = MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD |
                                       MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX |
                                       MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS;
-constexpr std::uint64_t kDoorbellRecordSize = 8;
 
 bool is_cqe_size(std::uint32_t size) {
   return size == 64 || size == 128;

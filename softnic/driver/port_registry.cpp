@@ -16,12 +16,12 @@
 #include <ctime>
 #include <utility>
 
+#include "softnic/driver/scratch_directory.hpp"
 #include "softnic/wire/address.hpp"
 
 namespace qpair::softnic::driver {
 namespace {
 
-constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
 constexpr const char* kPorts = "ports";
 // Ephemeral ports, as /proc/sys/net/ipv4/ip_local_port_range has them by default.
 constexpr std::uint32_t kFirstEphemeral = 32768;
@@ -90,11 +90,6 @@ std::string parent_of(const std::string& path) {
 }
 std::string name_in_parent(const std::string& path) {
   return path.substr(path.rfind('/') + 1);
-}
-
-bool owned_by_us(int descriptor) {
-  struct stat status {};
-  return fstat(descriptor, &status) == 0 && status.st_uid == geteuid() && (status.st_mode & 077U) == 0;
 }
 
 template <typename Visit>

@@ -20,11 +20,9 @@ constexpr std::uint32_t kKnownFlags = MLX5_QP_FLAG_SIGNATURE | MLX5_QP_FLAG_SCAT
                                       MLX5_QP_FLAG_ALLOW_SCATTER_CQE | MLX5_QP_FLAG_BFREG_INDEX |
                                       MLX5_QP_FLAG_UAR_PAGE_INDEX | MLX5_QP_FLAG_PACKET_BASED_CREDIT_MODE |
                                       MLX5_QP_FLAG_TYPE_DCT | MLX5_QP_FLAG_TYPE_DCI;
-constexpr std::uint32_t kDefaultUserIndex = 0xffffff;  // "none": MLX5_IB_DEFAULT_UIDX
 constexpr std::uint32_t kBasicBlockShift = 6;
 constexpr std::uint32_t kSmallestReceiveShift = 4;  // one data segment
 constexpr std::uint32_t kLargestReceiveShift = 9;   // max_rq_desc_sz, 512 bytes
-constexpr std::uint64_t kDoorbellRecordSize = 8;
 
 int read_driver_request(const Context& context, const UserBuffer& in, mlx5_ib_create_qp& request) {
   if (in.size < offsetof(mlx5_ib_create_qp, uidx)) return -EINVAL;

@@ -19,7 +19,6 @@
 namespace qpair::softnic::driver {
 namespace {
 
-constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
 // Removal works without memory of its own and with little stack: it also runs where a signal handler calls
 // _exit().
 class Entries {
@@ -80,11 +79,6 @@ void remove_directory(int parent, const char* name) {
   empty_directory(directory, entries);
   close(directory);
   unlinkat(parent, name, AT_REMOVEDIR);
-}
-
-bool owned_by_us(int descriptor) {
-  struct stat status {};
-  return fstat(descriptor, &status) == 0 && status.st_uid == geteuid() && (status.st_mode & 077U) == 0;
 }
 
 enum class When : std::uint8_t { Begins, Ends };  // the process that sweeps
@@ -168,6 +162,11 @@ std::unique_ptr<PrivateFd> lock_new_directory(const std::string& path) {
 }
 
 }  // namespace
+
+bool owned_by_us(int descriptor) {
+  struct stat status {};
+  return fstat(descriptor, &status) == 0 && status.st_uid == geteuid() && (status.st_mode & 077U) == 0;
+}
 
 tl::expected<ScratchDirectory, std::string> ScratchDirectory::create() {
   std::string tried;

@@ -12,6 +12,8 @@
 // close-on-exec and fork() children drop it (forget()), so the lock means "the maker is alive, and the same
 // program" exactly.
 
+#include <fcntl.h>
+
 #include <memory>
 #include <string>
 #include <tl/expected.hpp>
@@ -20,6 +22,11 @@
 #include "softnic/driver/private_fd.hpp"
 
 namespace qpair::softnic::driver {
+
+// How such directories are opened.
+inline constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
+// Nobody else owns it or may do anything with it. Async-signal-safe.
+bool owned_by_us(int descriptor);
 
 class ScratchDirectory {
  public:

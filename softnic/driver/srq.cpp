@@ -18,10 +18,7 @@ namespace {
 
 constexpr std::uint32_t kSegment = 16;      // the link that a WQE begins with, and a data segment
 constexpr std::uint32_t kSmallestWqe = 32;  // bytes
-constexpr std::uint32_t kDoorbellRecordSize = 8;
 constexpr std::size_t kSmallestRequest = offsetof(mlx5_ib_create_srq, uidx);
-
-constexpr std::uint32_t kDefaultUserIndex = 0xffffff;  // "none": MLX5_IB_DEFAULT_UIDX
 
 int read_driver_request(const UserBuffer& in, mlx5_ib_create_srq& request) {
   if (in.size < kSmallestRequest) return -EINVAL;

@@ -16,6 +16,8 @@
 
 namespace qpair::softnic::roce {
 
+inline constexpr std::uint64_t kMaxMessage = 1ULL << 31;  // IBTA vol. 1 9.4.1
+
 enum class Operation : std::uint8_t {
   Send,
   SendImm,

@@ -5,12 +5,6 @@
 #include <algorithm>
 
 namespace qpair::softnic::roce {
-namespace {
-
-constexpr std::uint64_t kMaxMessage = 1ULL << 31;  // IBTA vol. 1 9.4.1
-
-}  // namespace
-
 void Responder::configure(const ibv_qp_attr& attributes, int mask) {
   if ((mask & IBV_QP_MIN_RNR_TIMER) != 0) min_rnr_timer_ = attributes.min_rnr_timer;
   if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0) {

@@ -5,12 +5,6 @@
 #include "softnic/roce/uc_queue_pair.hpp"
 
 namespace qpair::softnic::roce {
-namespace {
-
-constexpr std::uint64_t kMaxMessage = 1ULL << 31;  // IBTA vol. 1 9.4.1
-
-}  // namespace
-
 void UcResponder::start(Psn first) {
   reset();
   expected_ = first;

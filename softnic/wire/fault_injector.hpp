@@ -69,7 +69,6 @@ class FaultInjector final : public ForwardingLink {
  private:
   static constexpr std::size_t kSlots = 1024;     // packets that can wait
   static constexpr std::size_t kSlotSize = 4608;  // the longest RoCE packet, and more
-  static constexpr std::size_t kLongestPacket = 65536;
 
   // A packet in the waiting room.
   struct Waiting {

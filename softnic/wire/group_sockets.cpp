@@ -10,13 +10,10 @@
 #include <cerrno>
 #include <cstring>
 
+#include "softnic/wire/socket_option.hpp"
+
 namespace qpair::softnic::wire {
 namespace {
-
-template <typename T>
-bool set_option(int fd, int level, int name, const T& value) {
-  return ::setsockopt(fd, level, name, &value, sizeof(value)) == 0;
-}
 
 bool add_membership(int fd, const Endpoint& group, int interface) {
   if (group.is_ipv4()) {

@@ -27,6 +27,9 @@ struct Endpoint {
 
 inline constexpr std::uint16_t kRoceUdpPort = 4791;
 
+// Room for whatever one UDP datagram carries.
+inline constexpr std::size_t kLongestPacket = 65536;
+
 inline constexpr std::array<std::uint16_t, 1> kUnnumbered{0};
 
 // One packet. `bytes` are writable for the receiver (it may decrypt, strip or patch in place), valid only

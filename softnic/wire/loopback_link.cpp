@@ -7,7 +7,6 @@
 namespace qpair::softnic::wire {
 namespace {
 
-constexpr std::size_t kLongestPacket = 65536;
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kHeader = kAlignment;  // the packet itself starts on a cache line
 

@@ -28,7 +28,6 @@ using Kind = LocalMessage::Kind;
 // Of each direction between two NICs. Large enough for the windows of a few connections, small enough to stay
 // in the processor's cache.
 constexpr std::size_t kRingBytes = std::size_t{512} << 10;
-constexpr std::size_t kLongestPacket = 65536;
 constexpr std::size_t kMostNeighbours = 4096;
 // Between two looks at the sockets while there is other work, and between two attempts where nobody listened.
 constexpr std::chrono::microseconds kLookAgain{20};

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "softnic/explain/explain.hpp"
+#include "softnic/wire/socket_option.hpp"
 
 namespace qpair::softnic::wire {
 namespace {
@@ -21,11 +22,6 @@ using explain::Kind;
 
 constexpr std::chrono::microseconds kRetryAfter{50};
 constexpr unsigned kAddressAttempts = 64;
-
-template <typename T>
-bool set_option(int fd, int level, int name, const T& value) {
-  return ::setsockopt(fd, level, name, &value, sizeof(value)) == 0;
-}
 
 // Beyond what an unprivileged process may have, where this one may.
 void ask_for_buffer(int fd, int forced_name, int name, std::size_t bytes) {

@@ -13,8 +13,6 @@ namespace {
 using mlx5::CqeOpcode;
 using mlx5::Opcode;
 
-constexpr std::uint64_t kHardwareIndices = 65536;
-
 std::uint32_t receive_segments(const Mlx5Rings& rings) {
   return rings.receive_stride / mlx5::kSegmentSize;
 }
@@ -73,17 +71,14 @@ void Mlx5DataPath::reset() {
   receive_cq_.drain();
   // The hardware's indices start again at 0, the counters do not: go up to where the low 16 bits are 0.
   const std::uint64_t index = send_.index();
-  const auto round_up = [](std::uint64_t value) {
-    return (value + kHardwareIndices - 1) / kHardwareIndices * kHardwareIndices;
-  };
-  send_.position = round_up(send_.position);
+  send_.position = next_lap_of_hardware(send_.position);
   send_.surplus = send_.retired_surplus = send_.position - index;
   first_note_ = end_note_;
   send_.first_note = send_.long_end = kNowhere;
   send_.room = 0;
   send_.limit = send_.retired = send_.position;
   const std::uint64_t receive_index = receive_position_ - receive_surplus_;
-  receive_position_ = round_up(receive_position_);
+  receive_position_ = next_lap_of_hardware(receive_position_);
   receive_surplus_ = receive_position_ - receive_index;
   receive_completed_ = receive_position_;
   mlx5::store_record(send_.record, 0);

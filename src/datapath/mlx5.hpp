@@ -13,6 +13,14 @@
 
 namespace qpair::detail {
 
+// The hardware's indices have 16 bits.
+inline constexpr std::uint64_t kHardwareIndices = 65536;
+
+// `position`, or the next one at which the hardware's index is 0.
+constexpr std::uint64_t next_lap_of_hardware(std::uint64_t position) {
+  return (position + kHardwareIndices - 1) / kHardwareIndices * kHardwareIndices;
+}
+
 // Where the hardware's structures are: what mlx5dv_init_obj() says of a queue pair and its completion queues.
 struct Mlx5Rings {
   std::uint32_t qp_num = 0;

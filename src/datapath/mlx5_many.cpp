@@ -15,12 +15,7 @@ using mlx5::Opcode;
 
 namespace {
 
-constexpr std::uint64_t kHardwareIndices = 65536;
 constexpr std::size_t kLongestWqe = std::size_t{mlx5::blocks_of(mlx5::kMaxSegments)} * mlx5::kBasicBlockSize;
-
-std::uint64_t next_lap_of_hardware(std::uint64_t position) {
-  return (position + kHardwareIndices - 1) / kHardwareIndices * kHardwareIndices;
-}
 
 bool is_plain_put(const Work& work, std::uint64_t max_message) {
   return work.opcode == Opcode::RdmaWrite && work.signal == Signal::Yes && work.local.size() == 1 &&
